@@ -160,7 +160,7 @@ def measure(*, batches: int, runs: int) -> list[str]:
                 timed = _time(step, columns, rows=rows, client=client)
                 lines.append(f"| {rows} | {run} | {_cells(timed)} |")
         outcomes = ", ".join(
-            f"{count} {name}" for name, count in step._ladder.counts.calls.items()
+            f"{count} {name}" for name, count in step._chain.counts.calls.items()
         )
         step.finalize()
     about = "CPU is per batch, in ms; reads are per batch, 1 is one round trip."
@@ -220,7 +220,7 @@ def _time(
         step.execute(requests)
         if number >= 0:
             total_us[number] = round((time.perf_counter() - begun_s) * 1e6)
-            store_us[number] = round((step._ladder.counts.call_s or 0.0) * 1e6)
+            store_us[number] = round((step._chain.counts.call_s or 0.0) * 1e6)
             step_s += time.thread_time() - cpu_s
     after_s, reads_after = _work(client)
     return BatchTimes(

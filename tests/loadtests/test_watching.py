@@ -13,7 +13,7 @@ import pytest
 from loadtests.watching import batches_of, record_batches
 from tollgate.errors import ServerError
 from tollgate.tracing import BATCHES_FILE, TRACE_FOLDER
-from tollgate.tracing.batches import BatchSpan, BatchTeller
+from tollgate.tracing.batches import BatchSpan, BatchSpanWriter
 
 STEPS = ("shop_features", "shop_model")
 
@@ -80,30 +80,32 @@ def test_nothing_told_is_no_batch() -> None:
 def test_a_look_ends_without_a_rest(state: Path) -> None:
     """Reports from before its end are there; the pipe is not."""
     pipe = state / TRACE_FOLDER / BATCHES_FILE
-    teller = BatchTeller(str(pipe), step="shop_model")
+    writer = BatchSpanWriter(str(pipe), step="shop_model")
     with record_batches(state, STEPS) as found:
         assert os.stat(pipe).st_mode & 0o777 == 0o600
         for number in range(3):
-            assert teller.wanted()
-            teller.tell([Asked(str(number))], rows=1, began_us=0)
+            assert writer.is_enabled()
+            writer.write([Asked(str(number))], rows=1, began_us=0)
     assert found[0].request.tolist() == [0, 1, 2]
     assert list(pipe.parent.iterdir()) == []
-    teller.tell([], rows=1, began_us=0)
-    assert not teller.wanted()
+    writer.write([], rows=1, began_us=0)
+    assert not writer.is_enabled()
 
 
 def test_two_do_not_look_at_once(state: Path) -> None:
     """Each would have half; the second one is refused, and the first goes on."""
-    teller = BatchTeller(str(state / TRACE_FOLDER / BATCHES_FILE), step="shop_model")
+    writer = BatchSpanWriter(
+        str(state / TRACE_FOLDER / BATCHES_FILE), step="shop_model"
+    )
     with record_batches(state, STEPS) as found:
         with (
             pytest.raises(ServerError, match="another process records"),
             record_batches(state, STEPS),
         ):
             pass
-        assert teller.wanted()
-        teller.tell([], rows=1, began_us=0)
-    teller.close()
+        assert writer.is_enabled()
+        writer.write([], rows=1, began_us=0)
+    writer.close()
     assert len(found[0].step) == 1
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tollgate.features.describe import in_words
+from tollgate.features.describe import feature_text
 from tollgate.features.document import (
     Aggregate,
     RawEntity,
@@ -100,4 +100,4 @@ def test_every_key_and_aggregate_is_on_the_page(example: FeatureSpec) -> None:
     for name in names - {"name"}:
         assert re.search(rf"`{name}\b|^  ?-? ?.*\b{name}:", PAGE, re.MULTILINE), name
     for feature in example.features:
-        assert in_words(feature, example)
+        assert feature_text(feature, example)

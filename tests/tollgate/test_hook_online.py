@@ -17,10 +17,10 @@ from tollgate.history import History, history_of
 from tollgate.replay import replay
 from tollgate.schema import MISSING, Degraded
 from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.breaker import Rules
+from tollgate.store.breaker import BreakerRules
 from tollgate.store.events import Purchases
 from tollgate.store.online import OnlineFeatures
-from tollgate.store.opening import StoreSettings, open_ladder
+from tollgate.store.opening import StoreSettings, open_fallback_chain
 from tollgate.store.redis import RedisStore
 
 Hooked = Callable[..., Path]
@@ -34,7 +34,7 @@ AWAY = Degraded.STORE_UNAVAILABLE | Degraded.LOOKUPS_UNREAD
 KNOWN = Degraded.LAST_KNOWN_VECTOR | Degraded.LOOKUPS_UNREAD
 SETTINGS = StoreSettings(
     deadline_s=0.5,
-    breaker=Rules(probe_interval_s=0.02),
+    breaker=BreakerRules(probe_interval_s=0.02),
     last_known_bytes=10**7,
     last_known_max_age_s=3600.0,
 )
@@ -116,7 +116,7 @@ def test_it_runs_on_every_rung(spec: FeatureSpec, own_redis: EmbeddedRedis) -> N
     What is not known of a customer is NaN to the hook, as offline; the column that
     hangs on the request alone is there even so.
     """
-    ladder = open_ladder(spec, own_redis.url, settings=SETTINGS)
+    ladder = open_fallback_chain(spec, own_redis.url, settings=SETTINGS)
     ladder.score([at_place("a", "b", lat=0)], write=[True])
     later = at_place("a", "c", lat=100_000, first=10)  # ten degrees to the north
     (fresh,) = ladder.score([later], write=[False])
@@ -138,7 +138,9 @@ def test_a_failing_row_keeps_its_batch(
     hooked: Hooked, own_redis: EmbeddedRedis
 ) -> None:
     """Its features are their defaults, it is marked; its neighbours are as ever."""
-    ladder = open_ladder(load_spec(hooked(FRAGILE)), own_redis.url, settings=SETTINGS)
+    ladder = open_fallback_chain(
+        load_spec(hooked(FRAGILE)), own_redis.url, settings=SETTINGS
+    )
     ladder.score([at_place("a", "b", lat=-900_000)], write=[True])
     (read,) = ladder.score([at_place("a", "b", lat=0, first=10)], write=[False])
     assert not (read.degraded & Degraded.HOOK_FAILED).any()

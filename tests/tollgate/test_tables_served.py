@@ -21,11 +21,11 @@ from tollgate.history import History, history_of, read_table_rows
 from tollgate.replay import replay
 from tollgate.schema import Degraded
 from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.breaker import Rules
+from tollgate.store.breaker import BreakerRules
 from tollgate.store.events import Purchases
-from tollgate.store.ladder import Ladder
+from tollgate.store.ladder import FallbackChain
 from tollgate.store.online import OnlineFeatures
-from tollgate.store.opening import StoreSettings, open_ladder
+from tollgate.store.opening import StoreSettings, open_fallback_chain
 from tollgate.store.redis import RedisStore
 from tollgate.store.table_list import table_prefix
 
@@ -50,7 +50,7 @@ features:
   - {name: region, table: regions, column: risk, default: 0.5}
   - {name: above, ratio: [amount, limit], default: -2}
 """
-SETTINGS = StoreSettings(deadline_s=0.5, breaker=Rules(probe_interval_s=0.02))
+SETTINGS = StoreSettings(deadline_s=0.5, breaker=BreakerRules(probe_interval_s=0.02))
 
 
 @pytest.fixture
@@ -202,7 +202,7 @@ def test_one_round_trip_and_the_hit_rate_counts(
     One MGET for them, one for earlier decisions, both in the one flush.
     """
     load(shop, rows, open_store(store_url))
-    ladder = open_ladder(shop, store_url, settings=SETTINGS)
+    ladder = open_fallback_chain(shop, store_url, settings=SETTINGS)
     assert len(ladder.tables.memory) >= 15
     at_us = START_US + DAY_US // 2
     ladder.score([some("1/1", at_us)], write=[True])  # with the watermarks
@@ -247,7 +247,7 @@ def test_missing_too_old_and_damaged_numbers_are_defaults_and_told(
         )
         if at_us == START_US and not np.isnan(held).any() and one != b"5"
     )
-    ladder = open_ladder(shop, store_url, settings=SETTINGS)
+    ladder = open_fallback_chain(shop, store_url, settings=SETTINGS)
     batch = some(f"{whole}/1 99/1 5/1 {whole}/5", START_US)
     (read,) = ladder.score([batch], write=[True])
     cold = np.uint32(Degraded.COLD_START)
@@ -285,7 +285,7 @@ def test_what_was_read_last_stands_in_while_the_store_is_away(
     store.close()
     known = rows["nightly"].ids[0].decode()
     at_us = START_US + 3 * DAY_US
-    ladder: Ladder = open_ladder(shop, own_redis.url, settings=SETTINGS)
+    ladder: FallbackChain = open_fallback_chain(shop, own_redis.url, settings=SETTINGS)
     (before,) = ladder.score([some(f"{known}/1", at_us)], write=[True])
     os.kill(own_redis.pid, signal.SIGSTOP)
     again = some(f"{known}/1 {known}/77", at_us, first=5)

@@ -26,8 +26,8 @@ from tollgate.server.metrics_page import MetricsPage
 from tollgate.server.redis_children import YieldingChildren
 from tollgate.steps.loops import LoopMetrics
 from tollgate.steps.second_lookup import SecondLookup
-from tollgate.steps.teller import each_second
-from tollgate.store.breaker import Breaker, Rules, State
+from tollgate.steps.teller import export_each_second
+from tollgate.store.breaker import BreakerRules, BreakerState, CircuitBreaker
 from tollgate.store.prober import Prober
 from tollgate.stream.consumer import StreamConsumer
 from tollgate.supervisor.faults import Fault
@@ -102,15 +102,17 @@ class Loop:
 def test_the_probe_of_a_store() -> None:
     """The store is found again after probes that failed in a way nobody foresaw."""
     loop = Loop("store-prober")
-    breaker = Breaker(time.monotonic, lambda: 0.5, rules=Rules(probe_interval_s=0.001))
+    breaker = CircuitBreaker(
+        time.monotonic, lambda: 0.5, rules=BreakerRules(probe_interval_s=0.001)
+    )
     prober = Prober(breaker, lambda: loop() is None)
     while not breaker.failed():
         pass
     prober.wake()
     loop.fails(3)
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     loop.recovers()
-    wait_until(lambda: breaker.state is State.HALF_OPEN)
+    wait_until(lambda: breaker.state is BreakerState.HALF_OPEN)
     prober.close()
 
 
@@ -135,7 +137,7 @@ def second_lookup(answers: list[str]) -> SecondLookup:
 
     return SecondLookup(
         SimpleNamespace(TRITONSERVER_RESPONSE_COMPLETE_FINAL=1),
-        open_ladder=no_ladder,
+        open_chain=no_ladder,
         score=lambda *a, **k: None,  # type: ignore[arg-type, return-value]
         respond=lambda batch, features, context: batch,
         deadline_s=0.005,
@@ -219,7 +221,7 @@ def test_metrics_of_a_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are exported again, and once more at the end."""
     monkeypatch.setattr("tollgate.steps.teller.INTERVAL_S", 0.001)
     loop = Loop(name)
-    thread = each_second(loop, name=name)
+    thread = export_each_second(loop, name=name)
     loop.fails(3)
     loop.recovers()
     thread.stop()

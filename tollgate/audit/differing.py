@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tollgate.policy import Decided
+from tollgate.policy import PolicyDecisions
 from tollgate.schema import Decision
 
 _WORDS = np.array([level.name.lower() for level in Decision], np.object_)
@@ -35,7 +35,7 @@ def _same_bits(was: F32, now: F32) -> Bool:
 
 
 def wrong_by_aspect(
-    rows: pl.DataFrame, decided: Decided, *, rules: bool
+    rows: pl.DataFrame, decided: PolicyDecisions, *, rules: bool
 ) -> dict[str, Bool]:
     """
     Return by aspect which rows differ; bool [N] each.
@@ -56,7 +56,13 @@ def wrong_by_aspect(
 
 
 def describe_difference(
-    aspect: str, row: int, rows: pl.DataFrame, decided: Decided, *, was: F32, now: F32
+    aspect: str,
+    row: int,
+    rows: pl.DataFrame,
+    decided: PolicyDecisions,
+    *,
+    was: F32,
+    now: F32,
 ) -> str:
     """Describe one aspect of a record: value as sealed → value computed now."""
     if aspect == "probabilities":

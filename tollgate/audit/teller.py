@@ -11,8 +11,8 @@ from tollgate.audit.opened import OpenedRelease
 from tollgate.errors import RepositoryError
 from tollgate.explanation import Explainer
 from tollgate.features.definition import FeatureSpec
-from tollgate.features.describe import in_words, window_text
-from tollgate.policy.telling import Reason, told_reasons
+from tollgate.features.describe import feature_text, window_text
+from tollgate.policy.telling import Reason, select_reasons
 from tollgate.repository.parity import TOLERANCE
 
 F32 = npt.NDArray[np.float32]
@@ -73,7 +73,7 @@ class ReleaseExplainer:
 
     def reasons(self, codes: Sequence[str], contributions: F64) -> tuple[Reason, ...]:
         """Choose the reasons to report for one row."""
-        return told_reasons(
+        return select_reasons(
             self.policy,
             codes,
             contributions=contributions,
@@ -86,7 +86,7 @@ def default_texts(spec: FeatureSpec) -> dict[str, str]:
     """Return a text for each feature, for policies without texts."""
     texts = {}
     for one in spec.features:
-        words = (in_words(one, spec), window_text(one, spec))
+        words = (feature_text(one, spec), window_text(one, spec))
         description = ", ".join(part for part in words if part)
         texts[one.name] = f"Raised the score: {description}."
     return texts

@@ -12,7 +12,7 @@ import numpy as np
 from tollgate.audit.kept import ArchivedRelease, FeatureRange, TrainingDistribution
 from tollgate.audit.rows import FEATURE, FIELD, SUBJECT
 from tollgate.features.definition import FeatureSpec
-from tollgate.features.describe import in_words, window_text
+from tollgate.features.describe import feature_text, window_text
 from tollgate.features.entries import MISSING
 from tollgate.features.fields import hash_words
 from tollgate.schema import REASON_SEPARATOR, Applied, Degraded, floats_at
@@ -86,7 +86,7 @@ def describe_features(
         name = column[len(FEATURE) :]
         meaning = ""
         if spec is not None and name in known:
-            parts = (in_words(known[name], spec), window_text(known[name], spec))
+            parts = (feature_text(known[name], spec), window_text(known[name], spec))
             meaning = ", ".join(part for part in parts if part)
         known_range = training.features.get(name, FeatureRange())
         place = place_among(value, known_range, training.quantiles)

@@ -33,7 +33,7 @@ class Checkpoint:
         Raises:
             StoreError: The store did not reply.
         """
-        _, (value,) = self._store.flush([], beside=[(b"GET", self._key)])
+        _, (value,) = self._store.flush([], extra_commands=[(b"GET", self._key)])
         return int(value) if isinstance(value, bytes) and value.isdigit() else 0
 
     def write(self, done: int) -> None:
@@ -44,6 +44,6 @@ class Checkpoint:
             StoreError: The store did not reply, or refused.
         """
         command = (b"SET", self._key, str(done).encode(), b"EX", str(_TTL_S).encode())
-        _, (reply,) = self._store.flush([], beside=[command])
+        _, (reply,) = self._store.flush([], extra_commands=[command])
         if isinstance(reply, Exception):
             raise StoreError(f"the store refused: {reply}") from reply

@@ -204,12 +204,12 @@ def _calls(
         for start in range(0, len(own), EVENTS_PER_CALL):
             run = own[start : start + EVENTS_PER_CALL]
             if count + len(run) > EVENTS_PER_CALL:
-                yield packer.pack_kept(place, pending), count
+                yield packer.pack_stored(place, pending), count
                 pending, count = [], 0
             pending.append((one, run))
             count += len(run)
     if pending:
-        yield packer.pack_kept(place, pending), count
+        yield packer.pack_stored(place, pending), count
 
 
 def _run(store: RedisStore, command: Command) -> Any:
@@ -219,7 +219,7 @@ def _run(store: RedisStore, command: Command) -> Any:
     Raises:
         StoreError: Redis did not reply, or refused.
     """
-    _, (reply,) = store.flush([], beside=[command])
+    _, (reply,) = store.flush([], extra_commands=[command])
     if isinstance(reply, Exception):
         raise StoreError(f"the store refused: {reply}") from reply
     return reply

@@ -23,7 +23,7 @@ from tollgate.history import History
 from tollgate.replay import FRAUD_LABEL, labels_of, purchases_of
 from tollgate.store.events import Purchases
 from tollgate.store.redis import RedisStore
-from tollgate.store.writer import EVENTS_PER_CALL, EventWriter, Landed
+from tollgate.store.writer import EVENTS_PER_CALL, EventWriter, WriteOutcome
 
 I64 = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]
@@ -146,7 +146,7 @@ def materialize(
     return done
 
 
-def _count(done: MaterializeCounts, landed: list[Landed]) -> None:
+def _count(done: MaterializeCounts, landed: list[WriteOutcome]) -> None:
     for one in landed:
         done.applied += int(one.applied.sum())
         done.duplicates += int(one.duplicate.sum())
@@ -163,7 +163,9 @@ def _fingerprint(history: History) -> str:
     return digest.hexdigest()
 
 
-def _purchases(writer: EventWriter, purchases: Purchases, pace: Pace) -> list[Landed]:
+def _purchases(
+    writer: EventWriter, purchases: Purchases, pace: Pace
+) -> list[WriteOutcome]:
     """Apply purchases, call by call."""
     landed = []
     for start in range(0, len(purchases), EVENTS_PER_CALL):

@@ -78,7 +78,7 @@ def open_pace(spec: FeatureSpec, store: RedisStore, rate_per_s: float | None) ->
     command = (b"GET", feed_key(spec.product, PURCHASES))
 
     def watermark() -> object:
-        _, (value,) = store.flush([], beside=[command])
+        _, (value,) = store.flush([], extra_commands=[command])
         return value if isinstance(value, bytes) else None
 
     return Pace(rate_per_s, watermark=watermark)

@@ -158,7 +158,7 @@ class _Load:
         """Run commands in one round trip; each one must succeed."""
         if not commands:
             return []
-        _, replies = self._store.flush([], beside=commands)
+        _, replies = self._store.flush([], extra_commands=commands)
         for reply in replies:
             if isinstance(reply, Exception):
                 raise StoreError(f"the store refused: {reply}") from reply

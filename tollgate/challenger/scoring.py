@@ -17,7 +17,7 @@ from tollgate.errors import InputError
 from tollgate.features.definition import FeatureSpec
 from tollgate.features.describe import vector_parts
 from tollgate.journal.record import Records
-from tollgate.policy import Decided, Policy, RowFacts, decide
+from tollgate.policy import Policy, PolicyDecisions, RowFacts, decide
 from tollgate.repository.release import spec_hash_text
 from tollgate.schema import MAX_BATCH_ROWS, Degraded
 
@@ -102,7 +102,7 @@ class Scorer:
         return decide(_facts(records), policy=self._recorded.policy).segment
 
     def _again(self, facts: RowFacts, cluster: I64) -> Decisions:
-        parts: list[Decided] = []
+        parts: list[PolicyDecisions] = []
         took_us = np.zeros(len(facts.cents), np.int64)
         for at in range(0, len(facts.cents), MAX_BATCH_ROWS):
             rows = slice(at, at + MAX_BATCH_ROWS)

@@ -11,7 +11,7 @@ from tollgate.errors import InputError, TollgateError
 from tollgate.features.definition import FeatureSpec
 from tollgate.features.describe import (
     always_there,
-    in_words,
+    feature_text,
     needed_entities,
     state_text,
     vector_parts,
@@ -48,7 +48,7 @@ def catalogue(
     return [
         {
             "feature": one.name,
-            "definition": in_words(one, spec),
+            "definition": feature_text(one, spec),
             "window": window_text(one, spec),
             "default": None if always_there(one) else one.default,
             "essential": one.essential,

@@ -14,7 +14,7 @@ from tollgate.errors import InputError, SetupError
 from tollgate.settings import Settings
 
 if TYPE_CHECKING:
-    from tollgate.repair.drain import Drained
+    from tollgate.repair.drain import DrainResult
 
 Spool = Annotated[
     Path | None, typer.Option(help="Spool folder to drain.", show_default="STATE/spool")
@@ -49,15 +49,15 @@ def drain(
         print_drained(drained)
 
 
-def print_drained(drained: Mapping[str, Drained]) -> None:
+def print_drained(drained: Mapping[str, DrainResult]) -> None:
     """Print the result of each spool."""
-    from tollgate.repair.background import told
+    from tollgate.repair.background import drain_text
 
     for name, done in drained.items():
-        console.out.print(f"{name}: {told(done)}", highlight=False)
+        console.out.print(f"{name}: {drain_text(done)}", highlight=False)
 
 
-def drain_once(chosen: Settings, *, rate: float) -> dict[str, Drained] | None:
+def drain_once(chosen: Settings, *, rate: float) -> dict[str, DrainResult] | None:
     """
     Drain all spools; return the result by spool, None if another drain is running.
     """

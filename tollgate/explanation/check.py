@@ -33,7 +33,7 @@ def check(explanation: Explanation) -> None:
     _require(
         sum(one is not None for one in parts) == 1,
         "reason",
-        "stands beside a model, or is missing where there is none",
+        "stands next to a model, or is missing where there is none",
     )
     columns = len(explanation.features)
     if explanation.trees is not None:

@@ -166,7 +166,7 @@ class _Batch:
             # unseen one.
             return places < 0 if math.isnan(feature.default) else None
         if feature.table is not None:
-            return self._taken(column, (feature.table, str(feature.column)))
+            return self._table_number(column, (feature.table, str(feature.column)))
         if feature.hook is not None and self._spec.hook is not None:
             return self._hooked(column, feature.hook, self._spec.hook)
         return derive(feature, column, self.features, unknown=self._unknown)
@@ -224,7 +224,7 @@ class _Batch:
             return None
         return self._number(column, first, decimals=decimals)
 
-    def _taken(self, column: int, name: tuple[str, str]) -> Bool:
+    def _table_number(self, column: int, name: tuple[str, str]) -> Bool:
         """Fill a column from a table; return the rows without a value."""
         values = self._tables.get(name)
         if values is None:

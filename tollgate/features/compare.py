@@ -111,24 +111,24 @@ def _moved(old: list[str], new: list[str]) -> dict[str, str]:
 
 def _state_changes(old: FeatureSpec, new: FeatureSpec) -> dict[str, list[str]]:
     """Describe, per entity, the differences in its stored values."""
-    kept_old, kept_new = _kept(old), _kept(new)
+    stored_old, stored_new = _stored_parts(old), _stored_parts(new)
     found: dict[str, list[str]] = {}
-    for name in [*kept_old, *(name for name in kept_new if name not in kept_old)]:
-        if name not in kept_new or name not in kept_old:
-            gone = "no longer kept" if name in kept_old else "newly kept"
-            found[name] = [f"{name}: {gone}"]
+    for name in [*stored_old, *(name for name in stored_new if name not in stored_old)]:
+        if name not in stored_new or name not in stored_old:
+            difference = "no longer stored" if name in stored_old else "newly stored"
+            found[name] = [f"{name}: {difference}"]
             continue
-        details = _details(kept_old[name], kept_new[name])
+        details = _details(stored_old[name], stored_new[name])
         if details:
             found[name] = [f"{name}: {detail}" for detail in details]
     if not found and old.state_hash != new.state_hash:
         # The product's name, a generation, or the order of the entities.
-        for name in kept_new:
+        for name in stored_new:
             found[name] = [f"{name}: under another key"]
     return found
 
 
-def _kept(spec: FeatureSpec) -> dict[str, dict[str, str]]:
+def _stored_parts(spec: FeatureSpec) -> dict[str, dict[str, str]]:
     forms = {
         one.name: f"{one.name}:{one.type}:{decimals_text(one.decimals)}"
         for one in spec.fields
@@ -137,7 +137,7 @@ def _kept(spec: FeatureSpec) -> dict[str, dict[str, str]]:
         one.name: {
             "key": one.key,
             "delay": duration_text(one.delay_us),
-            "kept for": duration_text(one.horizon_us),
+            "retained for": duration_text(one.horizon_us),
             "cap": str(one.cap),
             "columns": ", ".join(forms.get(name, name) for name in one.columns)
             or "none",

@@ -38,7 +38,7 @@ def duration_text(duration_us: int) -> str:
     return f"{duration_us / 1e6:g}s"
 
 
-def in_words(feature: Feature, spec: FeatureSpec) -> str:
+def feature_text(feature: Feature, spec: FeatureSpec) -> str:
     """Define a feature in one line."""
     if feature.aggregate is not None:
         entity = spec.entities[feature.entity]
@@ -101,8 +101,8 @@ def state_text(entity: Entity) -> str:
     """Describe the data stored of an entity for each purchase, and its retention."""
     size = ENTRY.itemsize + COLUMN_BYTES * len(entity.columns)
     extra = f" ({', '.join(entity.columns)})" if entity.columns else ""
-    kept = duration_text(entity.horizon_us)
-    return f"{entity.name}: {size} bytes a purchase{extra}, for {kept}"
+    retention = duration_text(entity.horizon_us)
+    return f"{entity.name}: {size} bytes a purchase{extra}, for {retention}"
 
 
 def needed_entities(feature: Feature, spec: FeatureSpec) -> tuple[int, ...]:

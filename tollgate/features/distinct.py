@@ -70,14 +70,14 @@ def distinct(
         int64 [R].
     """
     rows = len(begin)
-    # ended[i]: windows with end <= i; begun[i]: with begin < i. As rows ascend, these
+    # ended[i]: windows with end <= i; started[i]: with begin < i. As rows ascend, these
     # are also the first window with end > i, and with begin >= i.
     ended = np.bincount(end, minlength=len(known) + 1).cumsum()
-    begun = np.zeros(len(known) + 2, np.int64)
-    np.bincount(begin, minlength=len(known) + 1).cumsum(out=begun[1:])
+    started = np.zeros(len(known) + 2, np.int64)
+    np.bincount(begin, minlength=len(known) + 1).cumsum(out=started[1:])
     (at,) = known.nonzero()
-    first = np.maximum(ended[at], begun[before[at] + 1])
-    stop = np.maximum(first, begun[at + 1])
+    first = np.maximum(ended[at], started[before[at] + 1])
+    stop = np.maximum(first, started[at + 1])
     steps = np.bincount(first, minlength=rows + 1)
     steps -= np.bincount(stop, minlength=rows + 1)
     count = np.empty(rows, np.int64)

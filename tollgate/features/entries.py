@@ -175,14 +175,14 @@ def _empty(columns: int) -> bytes:
 
 def _unpack_others(
     values: Sequence[bytes],
-    kept: Bool,
+    readable: Bool,
     *,
     corrupt: Bool,
     columns: Sequence[int] | I64 | None,
 ) -> Values:
     """Unpack the given values, with empty ones in the place of the others."""
     whole = list(values)
-    for at in np.flatnonzero(~kept).tolist():
+    for at in np.flatnonzero(~readable).tolist():
         whole[at] = _empty(0 if columns is None else int(columns[at]))
     rest = unpack_values(whole, columns=columns)
     return msgspec.structs.replace(rest, corrupt=corrupt | rest.corrupt)

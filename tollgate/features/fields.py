@@ -117,7 +117,7 @@ def stacked(fields: Fields, names: Sequence[str], rows: int) -> I64:
     return np.stack([field_values(fields, name, rows) for name in names])
 
 
-def left_out(spec: FeatureSpec, fields: Fields, rows: int) -> Bool:
+def lacks_fields(spec: FeatureSpec, fields: Fields, rows: int) -> Bool:
     """Return which rows lack a field of a feature, or have a word not in its list."""
     # A field for the policy is not part of the vector, so it may be missing.
     wanted = [one for one in spec.fields if one.use != "policy"]

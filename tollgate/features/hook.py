@@ -34,7 +34,7 @@ class HookSource:
     def __init__(self, raw: RawSpec, path: Path) -> None:
         self.path = path.with_name(HOOK_FILE)
         if raw.hook != HOOK_FILE:
-            problem = f"{raw.hook!r} is not {HOOK_FILE}, a file beside this one"
+            problem = f"{raw.hook!r} is not {HOOK_FILE}, a file next to this one"
             raise SpecError(path, problem, where="hook")
         self.source = _read(self.path)
         self.text = read_text(self.source, self.path)
@@ -78,14 +78,14 @@ class HookSource:
             self._require(name, columns, line, "no column of the request")
 
     def _require_columns(self, raw: RawSpec, path: Path) -> None:
-        taken = {one.hook: one.name for one in raw.features if one.hook is not None}
-        for column, name in taken.items():
+        declared = {one.hook: one.name for one in raw.features if one.hook is not None}
+        for column, name in declared.items():
             if column not in self.text.columns:
                 given = ", ".join(self.text.columns)
                 problem = f"{column!r} is none of what {HOOK_FILE} returns: {given}"
                 raise SpecError(path, problem, where=f"features.{name}.hook")
         for column, line in self.text.columns.items():
-            if column not in taken:
+            if column not in declared:
                 problem = f"{column!r} is returned, and no feature takes it"
                 raise HookError(self.path, problem, where=f"line {line}")
 

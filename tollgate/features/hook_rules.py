@@ -48,7 +48,9 @@ _REASONS = {
     ast.Assert: "a hook has an answer for every row: NaN says that there is no value",
 }
 _IMPORTS = "a hook has numpy, math and what it defines itself"
-_KEPT = "{} could keep something from one call to the next: use a tuple or np.array"
+_MUTABLE_STATE = (
+    "{} could keep something from one call to the next: use a tuple or np.array"
+)
 _MUTABLE = (ast.List, ast.Dict, ast.ListComp, ast.DictComp, ast.GeneratorExp)
 _MEMORY = "holds whatever was in memory: use np.zeros or np.full"
 _FILES = "reads or writes files"
@@ -82,7 +84,7 @@ def refuse(path: Path, node: ast.AST, problem: str) -> NoReturn:
     raise HookError(path, problem, where=f"line {line}")
 
 
-class Rules:
+class HookRules:
     """
     Check the source text of one hook.
 
@@ -130,11 +132,11 @@ class Rules:
             return
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             if isinstance(node.value, _MUTABLE):
-                self._refuse(node, _KEPT.format("this"))
+                self._refuse(node, _MUTABLE_STATE.format("this"))
             return
         text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        told = text or isinstance(node, ast.FunctionDef) or type(node) in _REASONS
-        if not told:
+        allowed = text or isinstance(node, ast.FunctionDef) or type(node) in _REASONS
+        if not allowed:
             self._refuse(node, "only imports, constants and functions stand here")
 
     def _import_from(self, node: ast.ImportFrom) -> None:
@@ -167,7 +169,7 @@ class Rules:
                 self._refuse(node, "a hook has no decorators")
             for default in (*node.args.defaults, *node.args.kw_defaults):
                 if isinstance(default, (*_MUTABLE, ast.Call)):
-                    self._refuse(default, _KEPT.format("a default"))
+                    self._refuse(default, _MUTABLE_STATE.format("a default"))
         if isinstance(getattr(node, "op", None), ast.MatMult):
             self._refuse(node, f"@ {_PRODUCT}")
         if isinstance(node, ast.Name):
@@ -195,7 +197,7 @@ class Rules:
 
     def _attribute(self, node: ast.Attribute) -> None:
         if not isinstance(node.ctx, ast.Load):
-            self._refuse(node, _KEPT.format(f".{node.attr}"))
+            self._refuse(node, _MUTABLE_STATE.format(f".{node.attr}"))
         if node.attr.startswith("_") or node.attr in _ATTRIBUTES_REFUSED:
             self._refuse(node, f".{node.attr} is out of a hook's reach")
         if isinstance(node.value, ast.Name) and node.value.id in self._modules:

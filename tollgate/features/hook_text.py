@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tollgate.errors import HookError
-from tollgate.features.hook_rules import Rules, refuse
+from tollgate.features.hook_rules import HookRules, refuse
 
 FUNCTION = "hook"
 PARAMETERS = ("request", "features")
@@ -38,9 +38,9 @@ def read_text(source: str, path: Path) -> HookText:
     except (ValueError, RecursionError, MemoryError) as exc:
         raise HookError(path, f"cannot be read: {exc}") from exc
     hook = _function(tree, path)
-    Rules(path, tree).check()
-    taken = {name: _taken(hook, name, path) for name in PARAMETERS}
-    return HookText(**taken, columns=_given(hook, path))
+    HookRules(path, tree).check()
+    columns_read = {name: _columns_read(hook, name, path) for name in PARAMETERS}
+    return HookText(**columns_read, columns=_columns_returned(hook, path))
 
 
 def _function(tree: ast.Module, path: Path) -> ast.FunctionDef:
@@ -63,7 +63,7 @@ def _function(tree: ast.Module, path: Path) -> ast.FunctionDef:
     return hook
 
 
-def _taken(hook: ast.FunctionDef, name: str, path: Path) -> dict[str, int]:
+def _columns_read(hook: ast.FunctionDef, name: str, path: Path) -> dict[str, int]:
     """List the columns that the hook reads from a parameter, as `request["x"]`."""
     lines: dict[str, int] = {}
     by_name = set()
@@ -84,7 +84,7 @@ def _taken(hook: ast.FunctionDef, name: str, path: Path) -> dict[str, int]:
     return lines
 
 
-def _given(hook: ast.FunctionDef, path: Path) -> dict[str, int]:
+def _columns_returned(hook: ast.FunctionDef, path: Path) -> dict[str, int]:
     """List the columns of the hook's one return."""
     returns = [node for node in ast.walk(hook) if isinstance(node, ast.Return)]
     last = hook.body[-1]

@@ -132,10 +132,10 @@ def link_tables(
         if one.entity not in names:
             problem = f"{one.entity!r} is none of {', '.join(names)}"
             raise SpecError(path, problem, where=f"{where}.entity")
-        taken = {str(own.column) for own in raw.features if own.table == name}
-        if not taken:
+        used = {str(own.column) for own in raw.features if own.table == name}
+        if not used:
             raise SpecError(path, "no feature takes a column of it", where=where)
-        columns, entity = tuple(sorted(taken)), names.index(one.entity)
+        columns, entity = tuple(sorted(used)), names.index(one.entity)
         tables.append(
             Table(
                 name=name,

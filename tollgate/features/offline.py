@@ -15,7 +15,7 @@ from tollgate.features.cap import require_within_cap
 from tollgate.features.definition import Hook
 from tollgate.features.demands import Demand, entity_demands
 from tollgate.features.entries import Entries
-from tollgate.features.others import answer_demands
+from tollgate.features.others import compute_demands
 from tollgate.features.places import Rows, find_places
 from tollgate.features.spec import Entity, FeatureSpec
 from tollgate.features.tables import TableColumns, TableRows, columns_of, join
@@ -62,7 +62,7 @@ def build(
             of an id than a window of the history counts.
         HookError: The hook failed, or depends on more than a purchase's own columns.
     """
-    taken = join_tables(spec, history, tables)
+    table_numbers = join_tables(spec, history, tables)
     order = ids.order_keys(history.transaction_id)
     ties = ids.tie_hashes(history.transaction_id)
     codes = [history.entity_codes(entity.key) for entity in spec.entities]
@@ -103,10 +103,10 @@ def build(
             time_us=history.event_time_us[part],
             sums=[one.part(part) for one in sums],
             fields={name: one[part] for name, one in history.fields.items()},
-            tables={name: one[part] for name, one in taken.items()},
+            tables={name: one[part] for name, one in table_numbers.items()},
         )
     if spec.hook is not None and len(history):
-        _prove_rows(spec, spec.hook, history, features, sums=sums, tables=taken)
+        _prove_rows(spec, spec.hook, history, features, sums=sums, tables=table_numbers)
     return features
 
 
@@ -155,15 +155,17 @@ def join_tables(
     Raises:
         InputError: The rows of a table of the spec are missing.
     """
-    taken: dict[tuple[str, str], F64] = {}
+    table_numbers: dict[tuple[str, str], F64] = {}
     for table in spec.tables:
         if table.name not in tables:
             problem = "is a table of the features: name its file"
             raise InputError("tables", problem, where=table.name)
         ids = history.entity_id[spec.entities[table.entity].key]
         rows = tables[table.name]
-        taken |= columns_of(table, join(table, rows, ids, history.event_time_us))
-    return taken
+        table_numbers |= columns_of(
+            table, join(table, rows, ids, history.event_time_us)
+        )
+    return table_numbers
 
 
 def _entity_sums(
@@ -215,7 +217,7 @@ def _entity_sums(
         sums.cents[chosen] = part.cents
         sums.fraud[chosen] = part.fraud
         sums.upto[chosen] = part.upto
-        answers = answer_demands(
+        answers = compute_demands(
             entries, rows, places, columns=entity.columns, demands=demands
         )
         for demand, answer in answers.items():

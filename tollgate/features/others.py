@@ -22,7 +22,7 @@ Bool = npt.NDArray[np.bool_]
 _LARGEST = np.iinfo(np.int64).max
 
 
-def answer_demands(
+def compute_demands(
     entries: Entries,
     rows: Rows,
     places: Places,
@@ -44,7 +44,7 @@ def answer_demands(
         int64 [R] per demand; MISSING where a window holds no value for it.
     """
     windows = _Windows(entries, rows, places, columns=columns)
-    return {demand: windows.answer(demand) for demand in demands}
+    return {demand: windows.compute(demand) for demand in demands}
 
 
 class _Windows:
@@ -64,7 +64,7 @@ class _Windows:
         self._order: I64 | slice | None = None
         self._earlier: I64 | None = None
 
-    def answer(self, demand: Demand) -> I64:
+    def compute(self, demand: Demand) -> I64:
         """Compute one demand; int64 [R]."""
         kind = demand.kind
         if kind in ("sum", "known"):

@@ -129,7 +129,7 @@ def _entity(name: str, raw: RawSpec, *, path: Path) -> Entity:
 
 def _state(entity: Entity, raw: RawSpec) -> list[object]:
     """Describe the stored values of an entity: any change needs another store key."""
-    kept: list[object] = [
+    state: list[object] = [
         entity.name,
         entity.key,
         entity.delay_us,
@@ -138,8 +138,8 @@ def _state(entity: Entity, raw: RawSpec) -> list[object]:
     ]
     if entity.columns:
         forms = {one.name: (one.type, one.decimals) for one in raw.fields}
-        kept.append([(name, *forms.get(name, ("id", 0))) for name in entity.columns])
-    return kept
+        state.append([(name, *forms.get(name, ("id", 0))) for name in entity.columns])
+    return state
 
 
 def _check_aliases(spec: FeatureSpec, path: Path) -> None:

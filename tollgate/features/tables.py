@@ -144,12 +144,12 @@ class Slots(msgspec.Struct, frozen=True):
         counts = np.bincount(owner, minlength=count)
         ends = counts.cumsum()
         from_end = ends[owner] - np.arange(len(owner))  # 1 for the newest
-        kept = from_end <= SLOTS
+        retained = from_end <= SLOTS
         place = np.minimum(counts, SLOTS)[owner] - from_end
-        made = Slots.empty(count, width)
-        made.valid_us[owner[kept], place[kept]] = valid_us[kept]
-        made.values[owner[kept], place[kept]] = values[kept]
-        return made
+        result = Slots.empty(count, width)
+        result.valid_us[owner[retained], place[retained]] = valid_us[retained]
+        result.values[owner[retained], place[retained]] = values[retained]
+        return result
 
 
 def _holds(table: Table, valid_us: I64, time_us: I64) -> Bool:
@@ -200,12 +200,12 @@ def unpack_slots(table: Table, values: Sequence[bytes]) -> Slots:
         return slots
     joined = b"".join([values[at] for at in places.tolist()])
     packed = np.frombuffer(joined, layout)
-    sound = (packed["version"] == TABLE_VERSION) & (packed["slots"] == SLOTS)
-    sound &= (packed["layout"] == table.layout) & (packed["checksum"] == _sums(packed))
-    kept = places[sound]
-    slots.valid_us[kept] = packed["valid_us"][sound]
-    slots.values[kept] = packed["values"][sound]
-    slots.corrupt[kept] = False
+    valid = (packed["version"] == TABLE_VERSION) & (packed["slots"] == SLOTS)
+    valid &= (packed["layout"] == table.layout) & (packed["checksum"] == _sums(packed))
+    retained = places[valid]
+    slots.valid_us[retained] = packed["valid_us"][valid]
+    slots.values[retained] = packed["values"][valid]
+    slots.corrupt[retained] = False
     return slots
 
 
@@ -231,9 +231,9 @@ def join(table: Table, rows: TableRows, ids: Sequence[bytes], time_us: I64) -> F
     Returns:
         float64 [N, C], NaN where no row is valid.
     """
-    made = np.full((len(ids), len(table.columns)), np.nan)
+    result = np.full((len(ids), len(table.columns)), np.nan)
     if not len(rows):
-        return made
+        return result
     number: dict[bytes, int] = {}
     owner = np.array([number.setdefault(one, len(number)) for one in rows.ids])
     wanted = np.array([number.get(one, -1) for one in ids], np.int64)
@@ -242,13 +242,13 @@ def join(table: Table, rows: TableRows, ids: Sequence[bytes], time_us: I64) -> F
     base = len(moments) + 1
     key = owner * base + moments.searchsorted(rows.valid_us, "right")
     order = np.argsort(key, kind="stable")
-    asked = wanted * base + moments.searchsorted(time_us, "right")
-    place = key[order].searchsorted(asked, "right") - 1
+    row_key = wanted * base + moments.searchsorted(time_us, "right")
+    place = key[order].searchsorted(row_key, "right") - 1
     chosen = order[place]
     held = (place >= 0) & (owner[chosen] == wanted)
     held &= _holds(table, rows.valid_us[chosen], time_us)
-    made[held] = rows.values[chosen[held]]
-    return made
+    result[held] = rows.values[chosen[held]]
+    return result
 
 
 def columns_of(table: Table, values: F64) -> dict[tuple[str, str], F64]:

@@ -155,7 +155,7 @@ class _Values:
         if len(kinds) != 1:
             self._refuse(where, f"needs exactly one of {', '.join(_KINDS)}")
         self._windowed(where, feature)
-        self._taken(where, feature)
+        self._table_feature(where, feature)
         self._of(where, feature)
         self._default(where, feature)
         codes_alone = not feature.default or math.isnan(feature.default)
@@ -197,7 +197,7 @@ class _Values:
         if feature.window is not None:
             self._duration(f"{where}.window", feature.window, least_us=1)
 
-    def _taken(self, where: str, feature: RawFeature) -> None:
+    def _table_feature(self, where: str, feature: RawFeature) -> None:
         """Check the keys that only features from a table have."""
         if (feature.table is None) != (feature.column is None):
             self._refuse(where, "table and column go together")

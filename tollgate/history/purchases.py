@@ -92,7 +92,7 @@ def read_history(path: Path, *, spec: FeatureSpec) -> History:
 
 def history_of(frame: pl.DataFrame, *, spec: FeatureSpec, source: str) -> History:
     """Convert a table to a history; like `read_history`."""
-    frame = _told_apart(rename_aliases(frame, spec), spec)
+    frame = _add_missing_columns(rename_aliases(frame, spec), spec)
     needed = (field.name for field in spec.fields if field.use == "features")
     for name in (*spec.columns, *needed):
         if name not in frame.columns:
@@ -131,21 +131,21 @@ def history_of(frame: pl.DataFrame, *, spec: FeatureSpec, source: str) -> Histor
     )
 
 
-def _told_apart(frame: pl.DataFrame, spec: FeatureSpec) -> pl.DataFrame:
+def _add_missing_columns(frame: pl.DataFrame, spec: FeatureSpec) -> pl.DataFrame:
     """Add missing ids and times to independent rows."""
     import polars as pl
 
     if spec.entities:
         return frame
-    made = []
+    added = []
     if TRANSACTION_ID not in frame.columns:
         numbers = pl.int_range(1, len(frame) + 1, eager=True)
-        made.append(numbers.cast(pl.String).alias(TRANSACTION_ID))
+        added.append(numbers.cast(pl.String).alias(TRANSACTION_ID))
     timed = any(one.calendar for one in spec.features)
     if EVENT_TIME not in frame.columns and not timed:
         times = pl.repeat(MIN_EVENT_TIME_US, len(frame), dtype=pl.Int64, eager=True)
-        made.append(times.alias(EVENT_TIME))
-    return frame.with_columns(made)
+        added.append(times.alias(EVENT_TIME))
+    return frame.with_columns(added)
 
 
 def _encoded(column: pl.Series) -> list[bytes]:

@@ -8,15 +8,19 @@ import msgspec
 
 from tollgate.journal.record import Records
 from tollgate.store.connection import Command
-from tollgate.store.decided import decided_key, keep_command, pack_decided
+from tollgate.store.decided import (
+    pack_stored_decision,
+    store_command,
+    stored_decision_key,
+)
 
-AFTER_US = 1_000_000  # the store's clock may lag by this much
+MARGIN_US = 1_000_000  # the store's clock may lag by this much
 _STALE_US = 60_000_000  # by then Redis has found the key itself
 _MOST_BYTES = 64_000_000  # 10 minutes of 4,000 decisions a second
 _AT_ONCE = 64  # keys read per call, plus two per decision stored
 
 
-class AnswerKeeper:
+class StoreCommands:
     """
     Builds the commands that store decisions for a window, from their records.
 
@@ -57,11 +61,11 @@ class AnswerKeeper:
             strict=True,
         )
         commands: list[Command] = []
-        kept = []
+        stored = []
         for left, name, fingerprint, decision, score, degraded, codes in columns:
             if left < 1_000:
                 continue
-            value = pack_decided(
+            value = pack_stored_decision(
                 fingerprint,
                 decision=decision,
                 score=score,
@@ -70,18 +74,22 @@ class AnswerKeeper:
                 codes=codes,
             )
             if value:
-                key = decided_key(records.product, name)
-                commands.append(keep_command(key, value, window_ms=left // 1_000))
-                kept.append(name)
-        ended = self._ended(now_us, most=_AT_ONCE + 2 * len(kept))
-        commands += [(b"GET", decided_key(records.product, name)) for name in ended]
-        if kept:
-            self._note(kept, end_us=int(records.decided_us.max()) + self._window_us)
+                key = stored_decision_key(records.product, name)
+                commands.append(store_command(key, value, window_ms=left // 1_000))
+                stored.append(name)
+        ended = self._ended(now_us, most=_AT_ONCE + 2 * len(stored))
+        commands += [
+            (b"GET", stored_decision_key(records.product, name)) for name in ended
+        ]
+        if stored:
+            self._remember(
+                stored, end_us=int(records.decided_us.max()) + self._window_us
+            )
         return commands
 
-    def _note(self, names: list[bytes], *, end_us: int) -> None:
+    def _remember(self, names: list[bytes], *, end_us: int) -> None:
         packed = msgspec.msgpack.encode(names)
-        self._ends.append((end_us + AFTER_US, packed))
+        self._ends.append((end_us + MARGIN_US, packed))
         self._bytes += len(packed)
         while self._bytes > self._most_bytes:
             self._bytes -= len(self._ends.popleft()[1])

@@ -15,7 +15,7 @@ CHUNK_ROWS = 512
 _MOST_FLOATS = 128 << 10  # per chunk: 512 KB; a segment's frame holds 1 MB
 
 # Builds the commands to send with records, from the records and the clock in µs.
-Beside = Callable[[Records, int], Sequence[Command]]
+CommandBuilder = Callable[[Records, int], Sequence[Command]]
 Numbered = tuple[int, Rows]  # sequence number of the first row, rows
 
 
@@ -28,14 +28,14 @@ class Chunk(msgspec.Struct, frozen=True, eq=False):
         rows: Number of records.
         decided_us: Time of its oldest decision, µs since the epoch.
         raw: Encoded chunk.
-        beside: Commands to send with it.
+        extra_commands: Commands to send with it.
     """
 
     first: int
     rows: int
     decided_us: int
     raw: bytes
-    beside: Sequence[Command]
+    extra_commands: Sequence[Command]
 
 
 def runs(taken: Sequence[Numbered]) -> list[list[Numbered]]:
@@ -54,7 +54,11 @@ def runs(taken: Sequence[Numbered]) -> list[list[Numbered]]:
 
 
 def pack(
-    run: Sequence[Numbered], heading: Heading, *, writer: str, beside: Beside
+    run: Sequence[Numbered],
+    heading: Heading,
+    *,
+    writer: str,
+    extra_commands: CommandBuilder,
 ) -> Chunk:
     """Pack one run into a chunk."""
     batches = [rows for _, rows in run]
@@ -64,5 +68,5 @@ def pack(
         rows=len(records),
         decided_us=batches[0].decided_us,
         raw=encode_chunk(records),
-        beside=beside(records, time.time_ns() // 1000),
+        extra_commands=extra_commands(records, time.time_ns() // 1000),
     )

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from tollgate.errors import StoreError, StoreLost, trace_of
-from tollgate.journal.chunks import Beside, Chunk
+from tollgate.journal.chunks import Chunk, CommandBuilder
 from tollgate.journal.entries import End
 from tollgate.journal.mark import dead_marks
 from tollgate.journal.record import decode_chunk
@@ -30,7 +30,7 @@ IDLE_S = 1.0  # between searches for files of dead writers
 _DRAIN_S = 0.005  # per cycle, so that new records do not wait long
 _SETTLE_S = 1.0  # per wait for replies; the line's deadline ends it earlier
 
-Done = Callable[[Sequence[Chunk], str], None]
+DurableCallback = Callable[[Sequence[Chunk], str], None]
 
 
 class Delivery:
@@ -41,8 +41,8 @@ class Delivery:
         stream: Stream to send to; closed with this.
         spool: Spool for chunks that the stream does not take; None for none. Closed
             with this.
-        beside: Builds the commands to send with chunks from the spool.
-        done: Called with chunks that are durable, and `written` or `spooled`.
+        extra_commands: Builds the commands to send with chunks from the spool.
+        on_durable: Called with chunks that are durable, and `written` or `spooled`.
 
     Attributes:
         drained: Chunks from the spool that the stream acknowledged.
@@ -55,13 +55,13 @@ class Delivery:
         stream: JournalStream,
         spool: JournalSpool | None,
         *,
-        beside: Beside | None,
-        done: Done,
+        extra_commands: CommandBuilder | None,
+        on_durable: DurableCallback,
     ) -> None:
         self._stream = stream
         self._spool = spool
-        self._beside = beside
-        self._done = done
+        self._extra_commands = extra_commands
+        self._on_durable = on_durable
         self._held: deque[Chunk] = deque()  # neither sent nor spooled
         self._sent: deque[Chunk] = deque()  # sent, not acknowledged yet
         self._away = self._lost = self._spool_failed = False
@@ -99,22 +99,24 @@ class Delivery:
         self._held.extend(chunks)
         if not self._held:
             return
-        beside = [command for chunk in self._held for command in chunk.beside]
-        if self._may_send(beside) and not (self._spool and self._spool.waiting):
+        extra_commands = [
+            command for chunk in self._held for command in chunk.extra_commands
+        ]
+        if self._may_send(extra_commands) and not (self._spool and self._spool.waiting):
             self._send()
         blocked = self._away or self.full or (self._spool and self._spool.waiting)
         if self._held and blocked and self._spool is not None:
-            self._keep(self._spool)
+            self._spool_chunks(self._spool)
 
-    def _may_send(self, beside: Sequence[Command] = ()) -> bool:
+    def _may_send(self, extra_commands: Sequence[Command] = ()) -> bool:
         """
         Return whether to try the stream now; a full one gets the other commands only.
         """
         if self._away:
             return time.monotonic() >= self._probe_due_s
-        if self.full and (beside or time.monotonic() >= self._probe_due_s):
+        if self.full and (extra_commands or time.monotonic() >= self._probe_due_s):
             self._probe_due_s = time.monotonic() + PROBE_S
-            self._stream.look(beside=beside)
+            self._stream.request_length(extra_commands=extra_commands)
         return not self.full
 
     def _send(self) -> None:
@@ -126,13 +128,13 @@ class Delivery:
         self._sent.extend(part)
         if self._away:
             self._probe_due_s = time.monotonic() + PROBE_S
-        commands = [command for chunk in part for command in chunk.beside]
+        commands = [command for chunk in part for command in chunk.extra_commands]
         try:
-            self._stream.send([chunk.raw for chunk in part], beside=commands)
+            self._stream.send([chunk.raw for chunk in part], extra_commands=commands)
         except StoreError as error:
-            self._take_back(error)
+            self._requeue(error)
 
-    def _take_back(self, error: StoreError) -> None:
+    def _requeue(self, error: StoreError) -> None:
         """Return sent chunks to the queue; retry once now, later behind a probe."""
         log.debug("the journal's stream did not take all: %s", error)
         self._held.extendleft(reversed(self._sent))
@@ -164,7 +166,7 @@ class Delivery:
             log.warning("the journal's stream is %s", "away" if away else "back")
         self._away = away
 
-    def _keep(self, spool: JournalSpool) -> None:
+    def _spool_chunks(self, spool: JournalSpool) -> None:
         held = list(self._held)
         try:
             spool.write([(chunk.first, chunk.raw) for chunk in held])
@@ -176,7 +178,7 @@ class Delivery:
         else:
             self._spool_failed = False
             self._held.clear()
-            self._done(held, "spooled")
+            self._on_durable(held, "spooled")
 
     def collect(self, wait_s: float) -> None:
         """
@@ -186,11 +188,11 @@ class Delivery:
         found = self._stream.collect(wait_s)
         if found.acknowledged:
             self._set_away(False)
-            self._done(
+            self._on_durable(
                 [self._sent.popleft() for _ in range(found.acknowledged)], "written"
             )
         if found.error is not None:
-            self._take_back(found.error)
+            self._requeue(found.error)
             self.deliver(())
 
     def settle(self) -> None:
@@ -223,8 +225,8 @@ class Delivery:
 
     def _send_again(self, chunks: Sequence[bytes]) -> int:
         found = [self._commands_for(raw) for raw in chunks]
-        beside = [command for commands in found for command in commands or ()]
-        added = self._stream.add(chunks, beside=beside)
+        extra_commands = [command for commands in found for command in commands or ()]
+        added = self._stream.add(chunks, extra_commands=extra_commands)
         self._set_away(added < len(chunks))
         self.drained += added
         self._count_unreadable(sum(one is None for one in found[:added]))
@@ -232,10 +234,10 @@ class Delivery:
 
     def _commands_for(self, raw: bytes) -> Sequence[Command] | None:
         """Build the commands to send with a chunk; None if it cannot be read."""
-        if self._beside is None:
+        if self._extra_commands is None:
             return ()
         try:
-            return self._beside(decode_chunk(raw), time.time_ns() // 1000)
+            return self._extra_commands(decode_chunk(raw), time.time_ns() // 1000)
         except Exception as error:  # noqa: BLE001 - any version may have written it
             log.debug("a chunk of the spool is not read: %s", trace_of(error))
             return None
@@ -261,10 +263,10 @@ class Delivery:
             True if the stream took the end. It is not sent while the spool holds
                 records.
         """
-        told = False
+        end_stored = False
         if self._spool is None or not self._spool.busy:
-            told = self._stream.end(end)
+            end_stored = self._stream.end(end)
         if self._spool is not None:
             self._spool.close()
         self._stream.close()
-        return told
+        return end_stored

@@ -57,17 +57,17 @@ class Mark:
         """Store the sequence number of the next record."""
         _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, sequence)
 
-    def close(self, *, told: bool) -> None:
+    def close(self, *, end_stored: bool) -> None:
         """
         Close the mark.
 
         Args:
-            told: True if the stream has the writer's end, so that the file can be
+            end_stored: True if the stream has the writer's end, so that the file can be
                 deleted.
         """
         self._map[_CLOSED_AT] = 1
         self._map.close()
-        if told:
+        if end_stored:
             self._path.unlink(missing_ok=True)
         os.close(self._fd)
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from tollgate.journal.chunks import Beside
+from tollgate.journal.chunks import CommandBuilder
 from tollgate.journal.mark import Mark
 from tollgate.journal.rows import Heading
 from tollgate.journal.spool import JournalSpool
 from tollgate.journal.stream import JournalStream
-from tollgate.journal.writer import JournalWriter, Told
-from tollgate.store.line import open_line
+from tollgate.journal.writer import JournalWriter, ReportCallback
+from tollgate.store.line import open_pipeline
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +25,9 @@ def open_writer(
     heading: Heading,
     *,
     folder: str,
-    beside: Beside | None = None,
-    beside_url: str = "",
-    told: Told | None = None,
+    extra_commands: CommandBuilder | None = None,
+    extra_commands_url: str = "",
+    on_report: ReportCallback | None = None,
     deadline_s: float = DEADLINE_S,
 ) -> JournalWriter:
     """
@@ -37,18 +37,18 @@ def open_writer(
         url: Address of the Redis, or the cluster, that holds the stream.
         heading: Values that all its records share.
         folder: Folder of the spools, with one subfolder per product; empty for none.
-        beside: See JournalWriter.
-        beside_url: Address for the commands of `beside`; empty for the stream's.
-        told: See JournalWriter.
+        extra_commands: See JournalWriter.
+        extra_commands_url: Address for these commands; empty for the stream's.
+        on_report: See JournalWriter.
         deadline_s: Deadline in seconds of one addition to the stream.
 
     Raises:
         InputError: The address is invalid.
     """
-    line = open_line(url, deadline_s=deadline_s)
-    elsewhere = None
-    if beside_url not in ("", url):
-        elsewhere = open_line(beside_url, deadline_s=deadline_s)
+    line = open_pipeline(url, deadline_s=deadline_s)
+    store = None
+    if extra_commands_url not in ("", url):
+        store = open_pipeline(extra_commands_url, deadline_s=deadline_s)
     spool = mark = None
     if folder:
         path = Path(folder) / heading.product
@@ -60,9 +60,9 @@ def open_writer(
             log.warning(text, path, error.strerror)
     return JournalWriter(
         heading,
-        JournalStream(heading.product, line, beside=elsewhere),
+        JournalStream(heading.product, line, store=store),
         spool=spool,
         mark=mark,
-        beside=beside,
-        told=told,
+        extra_commands=extra_commands,
+        on_report=on_report,
     )

@@ -22,7 +22,7 @@ from tollgate.journal.entries import End, Entry, chunk_entry, end_entry, stream_
 from tollgate.journal.level import MOST_STREAM_BYTES, Level
 from tollgate.journal.recent import Recent
 from tollgate.store.connection import Command
-from tollgate.store.line import Line
+from tollgate.store.line import CommandPipeline
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 # KiB, Linux).
 _MOST_SENT, _MOST_SENT_BYTES = 64, 128 << 10
 _ANSWER_S = 1.0  # per wait for replies; the line's deadline ends it earlier
-_BESIDE_REST_S = 0.5  # pause of the other store's commands after an error
+_EXTRA_PAUSE_S = 0.5  # pause of the other store's commands after an error
 _NONE = -1  # no connection has this number
 
 
@@ -47,14 +47,18 @@ class Collected(msgspec.Struct, frozen=True):
     error: StoreError | None = None
 
 
-class _Awaited(msgspec.Struct, frozen=True):
+class _ExpectedReply(msgspec.Struct, frozen=True):
     """Kind of an expected reply, and the entry for one that counts."""
 
     kind: Literal["entry", "length", "again", "other"]
     entry: Entry = (b"", b"")
 
 
-_LENGTH, _AGAIN, _OTHER = _Awaited("length"), _Awaited("again"), _Awaited("other")
+_LENGTH, _AGAIN, _OTHER = (
+    _ExpectedReply("length"),
+    _ExpectedReply("again"),
+    _ExpectedReply("other"),
+)
 
 
 class JournalStream:
@@ -64,7 +68,7 @@ class JournalStream:
     Args:
         product: Product of the records.
         line: Connection to the Redis that holds the stream; closed with this.
-        beside: Connection to the Redis for other commands; closed with this. None for
+        store: Connection to the Redis for other commands; closed with this. None for
             the same Redis.
         most_bytes: Size at which the stream is full: number of its entries times the
             mean size of those added here.
@@ -73,17 +77,17 @@ class JournalStream:
     def __init__(
         self,
         product: str,
-        line: Line,
+        line: CommandPipeline,
         *,
-        beside: Line | None = None,
+        store: CommandPipeline | None = None,
         most_bytes: int = MOST_STREAM_BYTES,
     ) -> None:
         self._key = stream_key(product)
         self._line = line
-        self._beside = beside
-        self._beside_due_s = 0.0
+        self._store = store
+        self._store_due_s = 0.0
         self._level = Level(most_bytes)
-        self._awaited: deque[_Awaited] = deque()
+        self._awaited: deque[_ExpectedReply] = deque()
         self._sent = self._sent_bytes = 0  # of the entries in flight
         self._recent = Recent()
         self._opened = 0
@@ -110,22 +114,27 @@ class JournalStream:
             sent += 1
         return len(chunks)
 
-    def send(self, chunks: Sequence[bytes], *, beside: Sequence[Command] = ()) -> None:
+    def send(
+        self, chunks: Sequence[bytes], *, extra_commands: Sequence[Command] = ()
+    ) -> None:
         """
         Send chunks after those sent before, with other commands.
 
         Raises:
-            StoreLost, StoreError: See Line.send; no earlier chunk is awaited any more.
+            StoreLost, StoreError: See CommandPipeline.send; no earlier chunk is awaited
+                any more.
         """
-        self._send([chunk_entry(raw) for raw in chunks], beside)
+        self._send([chunk_entry(raw) for raw in chunks], extra_commands)
 
-    def _send(self, entries: Sequence[Entry], beside: Sequence[Command]) -> None:
+    def _send(
+        self, entries: Sequence[Entry], extra_commands: Sequence[Command]
+    ) -> None:
         commands = [self._add_command(entry) for entry in entries]
-        awaited = [_Awaited("entry", entry) for entry in entries]
+        awaited = [_ExpectedReply("entry", entry) for entry in entries]
         if self._level.due:
             commands.append((b"XLEN", self._key))
             awaited.append(_LENGTH)
-        self._post(commands, awaited, beside=beside)
+        self._send_commands(commands, awaited, extra_commands=extra_commands)
         self._sent += len(entries)
         self._sent_bytes += sum(len(value) for _, value in entries)
         if self._line.opened != self._opened:
@@ -136,14 +145,14 @@ class JournalStream:
     def _add_command(self, entry: Entry) -> Command:
         return (b"XADD", self._key, b"*", *entry)
 
-    def _post(
+    def _send_commands(
         self,
         commands: Sequence[Command],
-        awaited: Sequence[_Awaited],
+        awaited: Sequence[_ExpectedReply],
         *,
-        beside: Sequence[Command],
+        extra_commands: Sequence[Command],
     ) -> None:
-        here = beside if self._beside is None else ()
+        here = extra_commands if self._store is None else ()
         try:
             self._line.send([*commands, *here])
         except StoreError:
@@ -151,18 +160,20 @@ class JournalStream:
             raise
         self._awaited.extend(awaited)
         self._awaited.extend([_OTHER] * len(here))
-        if self._beside is not None and beside:
-            self._send_beside(self._beside, beside)
+        if self._store is not None and extra_commands:
+            self._send_to_store(self._store, extra_commands)
 
-    def _send_beside(self, line: Line, commands: Sequence[Command]) -> None:
-        if time.monotonic() < self._beside_due_s:
+    def _send_to_store(
+        self, line: CommandPipeline, commands: Sequence[Command]
+    ) -> None:
+        if time.monotonic() < self._store_due_s:
             return
         try:
             line.send(commands)
             line.collect(0.0)  # replies to earlier commands
         except StoreError as error:
-            self._beside_due_s = time.monotonic() + _BESIDE_REST_S
-            log.debug("decisions are not kept for whom asks again: %s", error)
+            self._store_due_s = time.monotonic() + _EXTRA_PAUSE_S
+            log.debug("decisions were not stored for repeated requests: %s", error)
 
     def collect(self, wait_s: float) -> Collected:
         """
@@ -208,7 +219,7 @@ class JournalStream:
         if self._recent.due and _AGAIN not in self._awaited:
             part = self._recent.take(_MOST_SENT_BYTES)
             commands = [self._add_command(entry) for entry in part]
-            self._post(commands, [_AGAIN] * len(part), beside=())
+            self._send_commands(commands, [_AGAIN] * len(part), extra_commands=())
 
     def _abandon(self) -> None:
         """Stop awaiting replies; those that still arrive are ignored."""
@@ -217,24 +228,26 @@ class JournalStream:
         self._awaited = deque([_OTHER] * self._line.awaited)
         self._sent = self._sent_bytes = 0
 
-    def add(self, chunks: Sequence[bytes], *, beside: Sequence[Command] = ()) -> int:
+    def add(
+        self, chunks: Sequence[bytes], *, extra_commands: Sequence[Command] = ()
+    ) -> int:
         """
         Add chunks and wait for the replies; no other chunk may be in flight.
 
         Returns:
             Number of them, from the first on, that are acknowledged.
         """
-        return self._add([chunk_entry(raw) for raw in chunks], beside)
+        return self._add([chunk_entry(raw) for raw in chunks], extra_commands)
 
     def end(self, end: End) -> bool:
         """Add the end of a writer; return whether the stream took it."""
         return self._add([end_entry(end)], ()) == 1
 
-    def _add(self, entries: Sequence[Entry], beside: Sequence[Command]) -> int:
+    def _add(self, entries: Sequence[Entry], extra_commands: Sequence[Command]) -> int:
         added = 0
         error: StoreError | None = None
         try:
-            self._send(entries, beside)
+            self._send(entries, extra_commands)
         except StoreError as exc:
             error = exc
         while added < len(entries) and error is None:
@@ -245,10 +258,12 @@ class JournalStream:
             log.debug("the journal's stream did not take all: %s", error)
         return added
 
-    def look(self, *, beside: Sequence[Command] = ()) -> None:
+    def request_length(self, *, extra_commands: Sequence[Command] = ()) -> None:
         """Request the length of a full stream, and send other commands."""
         try:
-            self._post([(b"XLEN", self._key)], [_LENGTH], beside=beside)
+            self._send_commands(
+                [(b"XLEN", self._key)], [_LENGTH], extra_commands=extra_commands
+            )
         except StoreError as error:
             log.debug("the journal's stream has no answer: %s", error)
 
@@ -262,5 +277,5 @@ class JournalStream:
     def close(self) -> None:
         """Drop the connections."""
         self._line.close()
-        if self._beside is not None:
-            self._beside.close()
+        if self._store is not None:
+            self._store.close()

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from tollgate.errors import trace_of
-from tollgate.journal.chunks import Beside, Chunk, Numbered, pack, runs
+from tollgate.journal.chunks import Chunk, CommandBuilder, Numbered, pack, runs
 from tollgate.journal.counts import JournalCounts
 from tollgate.journal.delivery import Delivery
 from tollgate.journal.entries import End
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 GATHER_S = 0.005
 MOST_ROWS = 20_000  # in memory: 13 s of 1,500 a second, 30 MB
 
-Told = Callable[[JournalCounts, Sequence[float]], None]
+ReportCallback = Callable[[JournalCounts, Sequence[float]], None]
 
 
 class JournalWriter:
@@ -47,11 +47,12 @@ class JournalWriter:
             with the writer.
         mark: Counts the records handed over, and outlives this process; closed with the
             writer.
-        beside: Builds commands to send with a chunk, from its records and the clock.
+        extra_commands: Builds commands to send with a chunk, from its records and the
+            clock.
         most_rows: Maximum number of records in memory.
         gather_s: Time in seconds that rows wait for more rows after a send.
-        told: Called by the thread after each cycle, with the counters, and the seconds
-            from decision to acknowledgement or synced disk since the last call.
+        on_report: Called by the thread after each cycle, with the counters, and the
+            seconds from decision to acknowledgement or synced disk since the last call.
 
     Attributes:
         writer: Name of the writer in the records, random.
@@ -65,24 +66,26 @@ class JournalWriter:
         *,
         spool: JournalSpool | None = None,
         mark: Mark | None = None,
-        beside: Beside | None = None,
+        extra_commands: CommandBuilder | None = None,
         most_rows: int = MOST_ROWS,
         gather_s: float = GATHER_S,
-        told: Told | None = None,
+        on_report: ReportCallback | None = None,
     ) -> None:
         self._heading = heading
         self._mark = mark
-        self._beside = beside
+        self._extra_commands = extra_commands
         self._most_rows = most_rows
         self._gather_s = gather_s
-        self._told = told
+        self._on_report = on_report
         self._lock = threading.Lock()
         self._waiting: list[Numbered] = []
         self._sequence = 0
         self._stopping = False
         self._ended = threading.Event()
         self._lags: list[float] = []
-        self._delivery = Delivery(stream, spool, beside=beside, done=self._done)
+        self._delivery = Delivery(
+            stream, spool, extra_commands=extra_commands, on_durable=self._count_durable
+        )
         self.writer = mark.writer if mark is not None else secrets.token_hex(8)
         self.counts = JournalCounts()
         self._worker = Worker(
@@ -161,14 +164,17 @@ class JournalWriter:
         self._ended.wait(max(0.0, until_s - time.monotonic()))
         if self._delivery.awaiting:
             self._delivery.collect(0.0)
-        self._tell()
+        self._report()
 
     def _packed(self, run: Sequence[Numbered]) -> Chunk:
         return pack(
-            run, self._heading, writer=self.writer, beside=self._beside or _nothing
+            run,
+            self._heading,
+            writer=self.writer,
+            extra_commands=self._extra_commands or _nothing,
         )
 
-    def _done(self, chunks: Sequence[Chunk], how: str) -> None:
+    def _count_durable(self, chunks: Sequence[Chunk], how: str) -> None:
         now_us = time.time_ns() // 1000
         self._lags += [(now_us - chunk.decided_us) / 1e6 for chunk in chunks]
         self._count(sum(chunk.rows for chunk in chunks), how)
@@ -178,21 +184,23 @@ class JournalWriter:
             self.counts.buffered -= rows
             setattr(self.counts, how, getattr(self.counts, how) + rows)
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         self.counts.drained = self._delivery.drained
         self.counts.unreadable = self._delivery.unreadable
         self.counts.full = self._delivery.full
-        if self._told is not None:
-            self._told(self.counts, self._lags)
+        if self._on_report is not None:
+            self._on_report(self.counts, self._lags)
         self._lags = []
 
     def _finish(self) -> None:
         self._delivery.settle()
         self._count(self._delivery.rows, "dropped")
-        told = self._delivery.close(End(self.writer, self._sequence, killed=False))
+        end_stored = self._delivery.close(
+            End(self.writer, self._sequence, killed=False)
+        )
         if self._mark is not None:
-            self._mark.close(told=told)
-        self._tell()
+            self._mark.close(end_stored=end_stored)
+        self._report()
 
 
 def _nothing(records: object, now_us: int) -> Sequence[Command]:

@@ -6,9 +6,16 @@ code.
 """
 
 from tollgate.policy.compile import load_policy
-from tollgate.policy.decide import Decided, decide
+from tollgate.policy.decide import PolicyDecisions, decide
 from tollgate.policy.definition import Policy
 from tollgate.policy.document import POLICY_FILE
 from tollgate.policy.facts import RowFacts
 
-__all__ = ["POLICY_FILE", "Decided", "Policy", "RowFacts", "decide", "load_policy"]
+__all__ = [
+    "POLICY_FILE",
+    "Policy",
+    "PolicyDecisions",
+    "RowFacts",
+    "decide",
+    "load_policy",
+]

@@ -26,22 +26,22 @@ def name_codes(document: Document) -> tuple[str, ...]:
         for bit, one in raw.degraded.items()
         if isinstance(one, RawMeaning)
     }
-    given = list(dict.fromkeys([*OWN_CODES, *places]))
-    given += [one.code for one in raw.rules if one.code not in given]
-    codes = list(dict.fromkeys(given))
+    declared = list(dict.fromkeys([*OWN_CODES, *places]))
+    declared += [one.code for one in raw.rules if one.code not in declared]
+    codes = list(dict.fromkeys(declared))
     if len(codes) > _MAX_CODES:
         document.refuse(("rules",), f"{len(codes)} codes, {_MAX_CODES} are allowed")
-    told = dict.fromkeys([*codes, *raw.contributions.values()])
+    reported = dict.fromkeys([*codes, *raw.contributions.values()])
     limits = [raw.thresholds, *(one.thresholds for one in raw.segments)]
     if all(one.decline is None for one in limits):
-        del told[SCORE_DECLINE]  # stays among the codes, but is never given
-    for code in told:
+        del reported[SCORE_DECLINE]  # stays among the codes, but is never given
+    for code in reported:
         if code not in raw.reasons | _BUILT_IN:
             document.refuse(("reasons",), f"no text for {code}")
         if REASON_SEPARATOR in code:
             document.refuse(("reasons", code), f"{code} holds a {REASON_SEPARATOR}")
     for code in raw.reasons:
-        if code not in told:
+        if code not in reported:
             document.refuse(("reasons", code), f"nothing gives the code {code}")
     return tuple(codes)
 

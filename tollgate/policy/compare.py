@@ -88,12 +88,12 @@ def _items(
 
 def _moves(old: list[str], new: list[str]) -> Iterator[Change]:
     """Find the rules that now precede others which they followed before."""
-    kept = [name for name in new if name in old]
+    common = [name for name in new if name in old]
     before = [name for name in old if name in new]
-    for name in kept:
-        passed = set(before[: before.index(name)]) - set(kept[: kept.index(name)])
+    for name in common:
+        passed = set(before[: before.index(name)]) - set(common[: common.index(name)])
         if passed:
-            words = f"is now before {', '.join(one for one in kept if one in passed)}"
+            words = f"is now before {', '.join(one for one in common if one in passed)}"
             yield Change(f"rules.{name}", "moved", words)
 
 

@@ -23,7 +23,7 @@ from tollgate.policy.lines import Place
 from tollgate.policy.notice import read_notice, refuse_sensitive
 from tollgate.policy.parts import LEVELS, read_lists, read_meanings, read_score
 from tollgate.policy.reach import check_reach
-from tollgate.policy.tables import Asked, Tables
+from tollgate.policy.tables import ConditionTable, Criterion
 from tollgate.schema import FieldForm
 
 _MAX_RULES, _MAX_SEGMENTS = 64, 254  # bits, and a byte, of a decision's record
@@ -75,7 +75,7 @@ class _Compiler:
         codes = name_codes(self._document)
         meanings = read_meanings(self._document, codes)
         segments = [self._segment(at) for at in range(len(raw.segments))]
-        rules = [self._asked(at) for at in range(len(raw.rules))]
+        rules = [self._criterion(at) for at in range(len(raw.rules))]
         check_reach(self._document, self._names, segments=segments, rules=rules)
         return Policy(
             product=raw.product,
@@ -92,7 +92,7 @@ class _Compiler:
             contributions=self._contributions(),
             consent=self._consent(fields),
             idempotency_s=self._window(),
-            tables=Tables(segments, rules),
+            tables=ConditionTable(segments, rules),
             levels=Levels(
                 review=np.array([one.review for one in thresholds]),
                 decline=np.array(
@@ -137,7 +137,7 @@ class _Compiler:
             )
         return Thresholds(review, decline, LEVELS[fallback])
 
-    def _segment(self, at: int) -> Asked:
+    def _segment(self, at: int) -> Criterion:
         raw = self._raw.segments
         if at >= _MAX_SEGMENTS:
             self._refuse(("segments", at), f"{_MAX_SEGMENTS} segments are allowed")
@@ -151,9 +151,9 @@ class _Compiler:
                 name = one.variable.name
                 problem = "chooses the thresholds, so it cannot look at the score"
                 self._refuse((*place, name), problem)
-        return Asked(tuple(conditions))
+        return Criterion(tuple(conditions))
 
-    def _asked(self, at: int) -> Asked:
+    def _criterion(self, at: int) -> Criterion:
         """Read the conditions and the validity of a rule."""
         place: Place = ("rules", at)
         rule = self._raw.rules[at]
@@ -165,7 +165,7 @@ class _Compiler:
         if since is not None and until is not None and until <= since:
             problem = f"{rule.until} is not after {rule.since}: it is never in force"
             self._refuse((*place, "until"), problem)
-        return Asked(
+        return Criterion(
             conditions=tuple(self._names.conditions(rule.when, (*place, "when"))),
             segments=self._named_segments(rule.segments, (*place, "segments")),
             from_us=since,

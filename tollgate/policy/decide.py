@@ -27,10 +27,10 @@ _UNAVAILABLE = OWN_CODES.index(MODEL_UNAVAILABLE)
 _DECLINED = OWN_CODES.index(SCORE_DECLINE)
 _REVIEWED = OWN_CODES.index(SCORE_REVIEW)
 _MODEL_OUTPUT = np.uint32(Degraded.MODEL_OUTPUT)
-_TEXTS_KEPT = 4096  # distinct sets of codes in the cache; a set is 63 bits
+_MOST_CACHED_TEXTS = 4096  # distinct sets of codes in the cache; a set is 63 bits
 
 
-class Decided(msgspec.Struct, frozen=True):
+class PolicyDecisions(msgspec.Struct, frozen=True):
     """
     Decisions of N rows.
 
@@ -51,7 +51,7 @@ class Decided(msgspec.Struct, frozen=True):
     segment: U8
 
 
-def decide(facts: RowFacts, *, policy: Policy) -> Decided:
+def decide(facts: RowFacts, *, policy: Policy) -> PolicyDecisions:
     """
     Turn probabilities into decisions.
 
@@ -77,31 +77,31 @@ def decide(facts: RowFacts, *, policy: Policy) -> Decided:
             scored = scored & ((degraded & one.bit) == 0)
     if scored is not usable:
         exact[~scored] = np.nan
-    segment, held = policy.tables.held(
+    segment, matched = policy.tables.match(
         facts, score=exact, scored=scored, degraded=degraded
     )
     level = policy.levels
     declined = exact >= level.decline[segment]  # in float64: no threshold is rounded
     reviewed = exact >= level.review[segment]
     decision = reviewed.astype(np.uint8) + declined
-    told = declined.astype(np.int64) << _DECLINED
-    told |= (reviewed & ~declined).astype(np.int64) << _REVIEWED
+    code_bits = declined.astype(np.int64) << _DECLINED
+    code_bits |= (reviewed & ~declined).astype(np.int64) << _REVIEWED
     if not usable.all():
         decision = np.where(usable, decision, level.fallback[segment])
-        told |= (~usable).astype(np.int64) << _UNAVAILABLE
+        code_bits |= (~usable).astype(np.int64) << _UNAVAILABLE
     for one in policy.meanings:
         if one.fallback is not None:
             there = (degraded & one.bit) != 0
             raised = np.maximum(decision, np.uint8(one.fallback))
             decision = np.where(there, raised, decision)
-    decision = _apply_rules(policy, held, decision, told)
-    decision = _apply_meanings(policy, degraded, decision, told)
-    return Decided(
+    decision = _apply_rules(policy, matched, decision, code_bits)
+    decision = _apply_meanings(policy, degraded, decision, code_bits)
+    return PolicyDecisions(
         decision=decision,
         score=score,
-        reason_codes=_name(told, policy.codes),
+        reason_codes=_code_texts(code_bits, policy.codes),
         degraded=degraded,
-        rules=_pack(held),
+        rules=_pack(matched),
         segment=segment,
     )
 
@@ -118,11 +118,13 @@ def _usable(facts: RowFacts, policy: Policy) -> Bool:
     return usable
 
 
-def _apply_rules(policy: Policy, held: Bool, decision: U8, told: I64) -> U8:
-    """Apply the rules to the decisions in their order; changes `held` and `told`."""
+def _apply_rules(policy: Policy, matched: Bool, decision: U8, code_bits: I64) -> U8:
+    """
+    Apply the rules to the decisions in order; changes `matched` and `code_bits`.
+    """
     open_ = None  # rows that no rule has stopped
-    for place in np.flatnonzero(held.any(axis=0)).tolist():
-        rule, met = policy.rules[place], held[:, place]
+    for place in np.flatnonzero(matched.any(axis=0)).tolist():
+        rule, met = policy.rules[place], matched[:, place]
         if open_ is not None:
             met &= open_
         if rule.at_least > Decision.APPROVE:
@@ -133,42 +135,42 @@ def _apply_rules(policy: Policy, held: Bool, decision: U8, told: I64) -> U8:
             moved = np.minimum(decision, np.uint8(rule.at_most))
             reason = met & (moved != decision)
         decision = np.where(met, moved, decision)
-        told |= reason.astype(np.int64) << rule.code
+        code_bits |= reason.astype(np.int64) << rule.code
         if rule.stop:
             open_ = ~met if open_ is None else open_ & ~met
     return decision
 
 
-def _apply_meanings(policy: Policy, degraded: U32, decision: U8, told: I64) -> U8:
-    """Raise decisions as their degraded bits require; changes `told`."""
+def _apply_meanings(policy: Policy, degraded: U32, decision: U8, code_bits: I64) -> U8:
+    """Raise decisions as their degraded bits require; changes `code_bits`."""
     if not degraded.any():
         return decision
     for one in policy.meanings:
         there = (degraded & one.bit) != 0
         raised = np.maximum(decision, np.uint8(one.at_least))
         decision = np.where(there, raised, decision)
-        told |= there.astype(np.int64) << one.code
+        code_bits |= there.astype(np.int64) << one.code
     return decision
 
 
-def _pack(held: Bool) -> npt.NDArray[np.uint64]:
-    """Pack the rules that held into one integer per row, the first in bit 0."""
-    packed = np.zeros(len(held), np.uint64)
-    for place in np.flatnonzero(held.any(axis=0)).tolist():
-        packed |= held[:, place].astype(np.uint64) << np.uint64(place)
+def _pack(matched: Bool) -> npt.NDArray[np.uint64]:
+    """Pack the rules that matched into one integer per row, the first in bit 0."""
+    packed = np.zeros(len(matched), np.uint64)
+    for place in np.flatnonzero(matched.any(axis=0)).tolist():
+        packed |= matched[:, place].astype(np.uint64) << np.uint64(place)
     return packed
 
 
-def _name(told: I64, codes: tuple[str, ...]) -> npt.NDArray[np.object_]:
+def _code_texts(code_bits: I64, codes: tuple[str, ...]) -> npt.NDArray[np.object_]:
     """
     Convert set bits to the text of their codes; rows of the same set share one text.
     """
-    named = np.empty(len(told), np.object_)
-    named[:] = [_text(bits, codes) for bits in told.tolist()]
+    named = np.empty(len(code_bits), np.object_)
+    named[:] = [_text(bits, codes) for bits in code_bits.tolist()]
     return named
 
 
-@functools.lru_cache(maxsize=_TEXTS_KEPT)
+@functools.lru_cache(maxsize=_MOST_CACHED_TEXTS)
 def _text(bits: int, codes: Sequence[str]) -> bytes:
     named = [code for bit, code in enumerate(codes) if bits >> bit & 1]
     return REASON_SEPARATOR.join(named).encode()

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.policy.tables import Tables
+from tollgate.policy.tables import ConditionTable
 from tollgate.schema import Decision
 
 OTHER = "other"  # the segment of rows in no other segment
@@ -174,7 +174,7 @@ class Policy(msgspec.Struct, frozen=True, eq=False):
     contributions: dict[str, str]
     consent: str | None
     idempotency_s: int
-    tables: Tables
+    tables: ConditionTable
     levels: Levels
     score_cuts: tuple[float, ...]
     notice: Notice | None = None

@@ -35,11 +35,13 @@ def read_notice(document: Document, feature_names: Collection[str]) -> Notice | 
         if code not in document.raw.reasons:
             document.refuse(("notice", "never"), f"{code} is no code of this policy")
         if code in mapped.values():
-            problem = f"{code} is told of a feature, which may be a principal reason"
+            problem = (
+                f"{code} is reported for a feature, which may be a principal reason"
+            )
             document.refuse(("notice", "never"), problem)
     for name in sorted(feature_names):
         if name not in mapped:
-            problem = f"{name} has no code: it could be a reason that is not told"
+            problem = f"{name} has no code: it could be a reason that is not reported"
             document.refuse(("contributions",), problem)
     return Notice(most=raw.most, never=frozenset(raw.never))
 

@@ -25,20 +25,20 @@ def read_score(document: Document) -> Score:
     for at, label in enumerate(raw.labels):
         if label in raw.labels[:at]:
             document.refuse(("labels", at), f"{label} stands there twice")
-    given = raw.score if isinstance(raw.score, RawScore) else RawScore(of=raw.score)
+    meaning = raw.score if isinstance(raw.score, RawScore) else RawScore(of=raw.score)
     within = raw.fallback.sum_within
     if within is not None and not 0 < within <= 1:
         document.refuse(("fallback", "sum_within"), f"{within} is not within 0 … 1")
-    if (given.of is None) == (not given.weights):
+    if (meaning.of is None) == (not meaning.weights):
         document.refuse(("score",), "needs exactly one of of, weights")
-    weights = {given.of: 1.0} if given.of is not None else given.weights
-    place: Place = ("score",) if given.of is not None else ("score", "weights")
+    weights = {meaning.of: 1.0} if meaning.of is not None else meaning.weights
+    place: Place = ("score",) if meaning.of is not None else ("score", "weights")
     for label, weight in weights.items():
         if label not in raw.labels:
             document.refuse(place, f"{label!r} is none of {', '.join(raw.labels)}")
         if not 0 < weight <= 1:
             document.refuse((*place, label), f"{weight} is not within 0 … 1")
-    decimals = given.decimals
+    decimals = meaning.decimals
     if decimals is not None and not 1 <= decimals <= _MAX_DECIMALS:
         problem = f"{decimals} is not within 1 … {_MAX_DECIMALS}"
         document.refuse(("score", "decimals"), problem)
@@ -48,7 +48,7 @@ def read_score(document: Document) -> Score:
             for column, label in enumerate(raw.labels)
             if label in weights
         ),
-        plain=given.of is not None,
+        plain=meaning.of is not None,
         decimals=decimals,
     )
 
@@ -66,32 +66,32 @@ def read_meanings(document: Document, codes: Sequence[str]) -> tuple[Meaning, ..
         at_least=Decision.REVIEW,
     )
     found = {ESSENTIAL_MISSING: essential}
-    for name, given in document.raw.degraded.items():
+    for name, meaning in document.raw.degraded.items():
         place: Place = ("degraded", name)
         if name not in Degraded.__members__:
             document.refuse(place, f"is none of {', '.join(Degraded.__members__)}")
         if name == Degraded.MODEL_OUTPUT.name:
             document.refuse(place, "is decided by fallback.model_output")
-        if isinstance(given, RawMeaning):
-            found[name] = _meaning(document, given, place, codes)
+        if isinstance(meaning, RawMeaning):
+            found[name] = _meaning(document, meaning, place, codes)
         essential_too = name == ESSENTIAL_MISSING
-        if essential_too and (given == "none" or found[name].fallback is not None):
+        if essential_too and (meaning == "none" or found[name].fallback is not None):
             document.refuse(place, "is at_least review or decline")
     return tuple(found.values())
 
 
 def _meaning(
-    document: Document, given: RawMeaning, place: Place, codes: Sequence[str]
+    document: Document, meaning: RawMeaning, place: Place, codes: Sequence[str]
 ) -> Meaning:
-    if (given.at_least is None) == (given.fallback is None):
+    if (meaning.at_least is None) == (meaning.fallback is None):
         document.refuse(place, "needs exactly one of at_least, fallback")
-    if given.at_least == "approve":
+    if meaning.at_least == "approve":
         document.refuse(place, "changes nothing: write none")
     return Meaning(
         bit=int(Degraded[str(place[-1])]),
-        code=codes.index(given.code),
-        at_least=LEVELS[given.at_least or "approve"],
-        fallback=None if given.fallback is None else LEVELS[given.fallback],
+        code=codes.index(meaning.code),
+        at_least=LEVELS[meaning.at_least or "approve"],
+        fallback=None if meaning.fallback is None else LEVELS[meaning.fallback],
     )
 
 
@@ -114,8 +114,11 @@ def read_lists(
             document.refuse(
                 (*place, "of"), f"{one.of!r} is none of {', '.join(id_names)}"
             )
-        asked = [*(rule.when for rule in raw.rules), *(s.when for s in raw.segments)]
-        if not any(one.name in when for when in asked):
+        conditions = [
+            *(rule.when for rule in raw.rules),
+            *(s.when for s in raw.segments),
+        ]
+        if not any(one.name in when for when in conditions):
             document.refuse(place, "is looked up, and no rule asks for it")
         for position, rule in enumerate(raw.rules):
             turned = rule.at_most if one.meaning == "deny" else rule.at_least

@@ -8,7 +8,7 @@ from tollgate.policy.conditions import Condition, Names
 from tollgate.policy.document import Document, RawMeaning
 from tollgate.policy.lines import Place
 from tollgate.policy.spans import Box, Spans, common, meet, remove_all
-from tollgate.policy.tables import Asked
+from tollgate.policy.tables import Criterion
 from tollgate.schema import Degraded
 
 # Variables of boxes that no condition can name.
@@ -20,8 +20,8 @@ def check_reach(
     document: Document,
     names: Names,
     *,
-    segments: Sequence[Asked],
-    rules: Sequence[Asked],
+    segments: Sequence[Criterion],
+    rules: Sequence[Criterion],
 ) -> None:
     """
     Check that segments and rules can hold.
@@ -35,7 +35,7 @@ def check_reach(
 
 class _Reach:
     def __init__(
-        self, document: Document, names: Names, segments: Sequence[Asked]
+        self, document: Document, names: Names, segments: Sequence[Criterion]
     ) -> None:
         self._document = document
         self._unscored = {Degraded.MODEL_OUTPUT.name} | {
@@ -50,24 +50,24 @@ class _Reach:
         self._segments = [
             self._box(one, ("segments", at, "when")) for at, one in enumerate(segments)
         ]
-        self._apart()
+        self._refuse_overlaps()
 
-    def check(self, rules: Sequence[Asked]) -> None:
+    def check(self, rules: Sequence[Criterion]) -> None:
         """Check the rules in their order."""
         parts = self._parts()
         stopped: list[Box] = []
         stops: list[str] = []
-        for at, asked in enumerate(rules):
+        for at, criterion in enumerate(rules):
             place: Place = ("rules", at)
-            box = self._box(asked, (*place, "when"))
+            box = self._box(criterion, (*place, "when"))
             boxes = [found for part in parts if (found := common(box, part))]
             if not boxes:
-                problem = f"never holds in {', '.join(self._named(asked))}"
+                problem = f"never holds in {', '.join(self._named(criterion))}"
                 self._document.refuse((*place, "segments"), problem)
             if not remove_all(boxes, stopped, domains=self._domains):
                 problem = f"is never reached: stopped by {' and '.join(stops)}"
                 self._document.refuse(place, problem)
-            if asked.stop:
+            if criterion.stop:
                 stopped += boxes
                 stops.append(self._document.raw.rules[at].name)
 
@@ -84,7 +84,7 @@ class _Reach:
             ),
         ]
 
-    def _apart(self) -> None:
+    def _refuse_overlaps(self) -> None:
         raw = self._document.raw.segments
         for at, box in enumerate(self._segments):
             for before in range(at):
@@ -93,19 +93,19 @@ class _Reach:
                     problem = f"overlaps {raw[before].name} of line {line}"
                     self._document.refuse(("segments", at), problem)
 
-    def _box(self, asked: Asked, place: Place) -> Box:
+    def _box(self, criterion: Criterion, place: Place) -> Box:
         """Build the box of a segment's or a rule's conditions; it must not be empty."""
         box: dict[str, Spans] = {}
-        for one in asked.conditions:
+        for one in criterion.conditions:
             name = one.variable.name
             box[name] = meet(box.get(name, one.variable.domain), one.spans)
             if not box[name]:
                 self._document.refuse((*place, name), "can never hold")
-        self._scored(asked.conditions, place)
-        if asked.segments is not None:
-            box[_SEGMENT] = tuple((one, one) for one in asked.segments)
-        since = -_EVER if asked.from_us is None else asked.from_us
-        until = _EVER if asked.until_us is None else asked.until_us - 1
+        self._scored(criterion.conditions, place)
+        if criterion.segments is not None:
+            box[_SEGMENT] = tuple((one, one) for one in criterion.segments)
+        since = -_EVER if criterion.from_us is None else criterion.from_us
+        until = _EVER if criterion.until_us is None else criterion.until_us - 1
         box[_EVENT_TIME] = ((since, until),)
         return box
 
@@ -121,6 +121,6 @@ class _Reach:
                 problem = f"can never hold: with {without[0]} no score is used"
                 self._document.refuse((*place, one.variable.name), problem)
 
-    def _named(self, asked: Asked) -> list[str]:
+    def _named(self, criterion: Criterion) -> list[str]:
         names = ["other", *(one.name for one in self._document.raw.segments)]
-        return [names[at] for at in asked.segments or range(len(names))]
+        return [names[at] for at in criterion.segments or range(len(names))]

@@ -21,7 +21,7 @@ _ALWAYS = Condition(Variable(AMOUNT, "amount", scale=100.0), ())
 _LISTS_FROM = 32  # bits of lists follow those of degraded
 
 
-class Asked(msgspec.Struct, frozen=True):
+class Criterion(msgspec.Struct, frozen=True):
     """
     Conditions and validity of a segment or a rule.
 
@@ -39,7 +39,7 @@ class Asked(msgspec.Struct, frozen=True):
     stop: bool = False
 
 
-class Tables:
+class ConditionTable:
     """
     Segments and rules, compiled.
 
@@ -48,16 +48,18 @@ class Tables:
         rules: Rules, in their order.
     """
 
-    def __init__(self, segments: Sequence[Asked], rules: Sequence[Asked]) -> None:
+    def __init__(
+        self, segments: Sequence[Criterion], rules: Sequence[Criterion]
+    ) -> None:
         self._segments = len(segments)
-        asked = [*segments, *rules]
+        criteria = [*segments, *rules]
         # Every variable that a condition names, once.
         self.named = tuple(
-            dict.fromkeys(one.variable for part in asked for one in part.conditions)
+            dict.fromkeys(one.variable for part in criteria for one in part.conditions)
         )
         numbers = [
             (at, one)
-            for at, part in enumerate(asked)
+            for at, part in enumerate(criteria)
             for one in _numbers(part.conditions)
         ]
         self._variables = list(dict.fromkeys(one.variable for _, one in numbers))
@@ -71,7 +73,7 @@ class Tables:
         self._low = np.array([one.low for _, one in numbers])
         self._high = np.array([one.high for _, one in numbers])
         owners = [at for at, _ in numbers]
-        self._starts = np.searchsorted(owners, np.arange(len(asked)))
+        self._starts = np.searchsorted(owners, np.arange(len(criteria)))
         self._unequal = [
             (at, column[one.variable], value)
             for at, one in numbers
@@ -79,11 +81,11 @@ class Tables:
         ]
         self._words = [
             (at, one, np.array(one.hashes, np.int64))
-            for at, part in enumerate(asked)
+            for at, part in enumerate(criteria)
             for one in part.conditions
             if one.variable.kind == "category" or one.absent
         ]
-        bits = [_bits(part.conditions) for part in asked]
+        bits = [_bits(part.conditions) for part in criteria]
         self._mask = np.array([mask for mask, _ in bits], np.uint64)
         self._want = np.array([want for _, want in bits], np.uint64)
         self._number = np.arange(1, self._segments + 1, dtype=np.uint8)
@@ -91,7 +93,7 @@ class Tables:
         self.timed = self._times is not None  # event times matter
         self._allowed = _allowed(rules, self._segments)
 
-    def held(
+    def match(
         self, facts: RowFacts, *, score: F64, scored: Bool, degraded: npt.NDArray[Any]
     ) -> tuple[npt.NDArray[np.uint8], Bool]:
         """
@@ -129,8 +131,8 @@ class Tables:
         if not len(self._mask):
             return np.ones((len(score), 0), np.bool_)
         values = self._values(facts, score=score, scored=scored)
-        taken = values[:, self._columns]
-        single = (taken >= self._low) & (taken <= self._high)
+        chosen = values[:, self._columns]
+        single = (chosen >= self._low) & (chosen <= self._high)
         met: Bool = np.logical_and.reduceat(single, self._starts, axis=1)
         for at, column, value in self._unequal:
             met[:, at] &= values[:, column] != value
@@ -143,10 +145,10 @@ class Tables:
     def _values(self, facts: RowFacts, *, score: F64, scored: Bool) -> F64:
         """Collect the numbers that conditions name; NaN where there is none."""
         values = np.empty((len(score), len(self._variables)))
-        taken = len(self._features)
-        if taken:
-            values[:, :taken] = facts.features[:, self._features]
-        for at, one in enumerate(self._variables[taken:], taken):
+        chosen = len(self._features)
+        if chosen:
+            values[:, :chosen] = facts.features[:, self._features]
+        for at, one in enumerate(self._variables[chosen:], chosen):
             if one.kind == "amount":
                 np.divide(facts.cents, one.scale, out=values[:, at])
             elif one.kind == "score":
@@ -189,7 +191,7 @@ def _bits(conditions: Sequence[Condition]) -> tuple[int, int]:
     return mask, want
 
 
-def _times(rules: Sequence[Asked]) -> tuple[I64, I64] | None:
+def _times(rules: Sequence[Criterion]) -> tuple[I64, I64] | None:
     """Return start and end time of each rule; None if no rule is limited in time."""
     if all(one.from_us is None and one.until_us is None for one in rules):
         return None
@@ -199,7 +201,7 @@ def _times(rules: Sequence[Asked]) -> tuple[I64, I64] | None:
     return np.array(since), np.array(until)
 
 
-def _allowed(rules: Sequence[Asked], segments: int) -> Bool | None:
+def _allowed(rules: Sequence[Criterion], segments: int) -> Bool | None:
     """Return which rules apply to which segment; None if all apply to all."""
     if all(one.segments is None for one in rules):
         return None

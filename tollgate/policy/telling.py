@@ -35,7 +35,7 @@ class Reason(msgspec.Struct, frozen=True):
     contribution: float = math.nan
 
 
-def told_reasons(
+def select_reasons(
     policy: Policy,
     codes: Sequence[str],
     *,
@@ -63,36 +63,38 @@ def told_reasons(
     """
     found: list[Reason] = []
     most = MOST_REASONS
-    said: set[str] = set()
-    of_features = _raising(policy, contributions, feature_names, feature_texts or {})
+    used: set[str] = set()
+    of_features = _feature_reasons(
+        policy, contributions, feature_names, feature_texts or {}
+    )
     if policy.notice is not None:
-        most, said = policy.notice.most, set(policy.notice.never)
-        of_features = _joined(policy, contributions, feature_names)
+        most, used = policy.notice.most, set(policy.notice.never)
+        of_features = _grouped_reasons(policy, contributions, feature_names)
     for one in (
         *(Reason(code, policy.reasons.get(code, code)) for code in codes),
         *of_features,
     ):
-        if not {one.code, one.text} & said:
+        if not {one.code, one.text} & used:
             found.append(one)
-            said |= {one.code, one.text}
+            used |= {one.code, one.text}
     return tuple(found[:most])
 
 
-def told_codes(
+def select_codes(
     policy: Policy,
     codes: Sequence[str],
     *,
     contributions: F64,
     feature_names: Sequence[str],
 ) -> tuple[str, ...]:
-    """Choose as `told_reasons` does; return only the codes."""
-    told = told_reasons(
+    """Choose as `select_reasons` does; return only the codes."""
+    reasons = select_reasons(
         policy, codes, contributions=contributions, feature_names=feature_names
     )
-    return tuple(one.code for one in told)
+    return tuple(one.code for one in reasons)
 
 
-def _raising(
+def _feature_reasons(
     policy: Policy,
     contributions: F64,
     feature_names: Sequence[str],
@@ -110,7 +112,7 @@ def _raising(
             yield Reason(name, feature_texts[name], name, amount)
 
 
-def _joined(
+def _grouped_reasons(
     policy: Policy, contributions: F64, feature_names: Sequence[str]
 ) -> Iterator[Reason]:
     """

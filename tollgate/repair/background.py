@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from tollgate.errors import StoreError
-from tollgate.repair.drain import STORE_DEADLINE_S, Drained, SpoolDrain
+from tollgate.repair.drain import STORE_DEADLINE_S, DrainResult, SpoolDrain
 from tollgate.store.cluster import open_store
 from tollgate.worker import Worker
 
@@ -22,7 +22,7 @@ EVERY_S = 1.0
 
 
 @contextmanager
-def drained(folder: Path, store_url: str) -> Iterator[None]:
+def draining(folder: Path, store_url: str) -> Iterator[None]:
     """
     Drain a folder in the background, whenever it has segments, until the context ends.
 
@@ -56,10 +56,10 @@ def _drain(drain: SpoolDrain) -> None:
         log.debug("the spool waits: %s", error)
         return
     if done is not None and done.segments:
-        log.info("%s", told(done))
+        log.info("%s", drain_text(done))
 
 
-def told(done: Drained) -> str:
+def drain_text(done: DrainResult) -> str:
     """Describe the result of a drain in one line."""
     parts = [f"applied {done.applied:,}", f"had already {done.duplicates:,}"]
     for number, text in (

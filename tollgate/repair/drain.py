@@ -41,7 +41,7 @@ LOCK = "drain.lock"
 STORE_DEADLINE_S = 5.0
 
 
-class Drained(msgspec.Struct):
+class DrainResult(msgspec.Struct):
     """
     Count the results of a drain.
 
@@ -95,7 +95,7 @@ class SpoolDrain:
         """Return True if there is a segment, a living writer's included."""
         return bool(segments(self._folder))
 
-    def run(self) -> Drained | None:
+    def run(self) -> DrainResult | None:
         """
         Apply and delete every segment that no process writes any more.
 
@@ -109,11 +109,11 @@ class SpoolDrain:
             Exception: The first error of such a segment, after the others are drained.
         """
         if not self._folder.is_dir():
-            return Drained()
+            return DrainResult()
         with locked(self._folder / LOCK, flags=os.O_RDWR | os.O_CREAT) as lock:
             if lock is None:
                 return None
-            done = Drained()
+            done = DrainResult()
             unforeseen: Exception | None = None
             self._clear_heads()
             for path in segments(self._folder):
@@ -140,7 +140,7 @@ class SpoolDrain:
                 if fd is not None:
                     path.unlink(missing_ok=True)
 
-    def _take(self, path: Path, fd: int, done: Drained) -> None:
+    def _take(self, path: Path, fd: int, done: DrainResult) -> None:
         """Apply one segment, then delete it."""
         with os.fdopen(os.dup(fd), "rb") as file:
             content = file.read()
@@ -158,31 +158,31 @@ class SpoolDrain:
         path.unlink()
         done.segments += 1
 
-    def _apply(self, segment: Segment, spec: FeatureSpec, done: Drained) -> bool:
+    def _apply(self, segment: Segment, spec: FeatureSpec, done: DrainResult) -> bool:
         """Apply a segment's events; False if `stopped` ends it early."""
         codec, writer = EventCodec(spec), EventWriter(spec, self._store)
         refused: dict[int, str] = {}
         for start in range(0, len(segment.events), EVENTS_PER_CALL):
             if self._stopped():
                 return False
-            begun_s = time.monotonic()
+            started_s = time.monotonic()
             part = segment.events[start : start + EVENTS_PER_CALL]
             decoded = codec.decode(part, now_us=time.time_ns() // 1000)
             found = dict(decoded.poison)
-            for at, landed in (
+            for at, outcome in (
                 (decoded.purchase_at, writer.purchases(decoded.purchases)),
                 (decoded.label_at, writer.labels(decoded.labels)),
             ):
-                done.applied += int(landed.applied.sum())
-                done.duplicates += int(landed.duplicate.sum())
-                found |= {at[row]: reason for row, reason in landed.refused()}
+                done.applied += int(outcome.applied.sum())
+                done.duplicates += int(outcome.duplicate.sum())
+                found |= {at[row]: reason for row, reason in outcome.refused()}
             refused |= {start + place: reason for place, reason in found.items()}
-            self._pace(begun_s, len(part))
-        self._bury(segment, refused)
+            self._pace(started_s, len(part))
+        self._write_dead_letters(segment, refused)
         done.dead += len(refused)
         return True
 
-    def _bury(self, segment: Segment, refused: dict[int, str]) -> None:
+    def _write_dead_letters(self, segment: Segment, refused: dict[int, str]) -> None:
         """Write events that cannot be applied to a file next to the segments."""
         if not refused:
             return
@@ -205,9 +205,9 @@ class SpoolDrain:
         sync_folder(self._folder)
         log.warning("%d purchases of the spool are dead letters", len(refused))
 
-    def _pace(self, begun_s: float, events: int) -> None:
+    def _pace(self, started_s: float, events: int) -> None:
         if self._rate_per_s:
-            left_s = begun_s + events / self._rate_per_s - time.monotonic()
+            left_s = started_s + events / self._rate_per_s - time.monotonic()
             time.sleep(max(0.0, left_s))
 
     def _spec(self, header: SegmentHeader) -> FeatureSpec:

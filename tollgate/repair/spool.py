@@ -134,7 +134,7 @@ class PurchaseSpool:
     def _step(self) -> None:
         taken = self._take()
         if taken:
-            self._keep(taken)
+            self._write_batches(taken)
         self._close_when_due()
         if taken:
             self._ended.wait(self._flush_s)
@@ -143,7 +143,7 @@ class PurchaseSpool:
         """Write all queued purchases, and close the segment even if that fails."""
         try:
             if taken := self._take():
-                self._keep(taken)
+                self._write_batches(taken)
         finally:
             self._close_segment()
 
@@ -154,7 +154,7 @@ class PurchaseSpool:
             self._rows = 0
         return taken
 
-    def _keep(self, taken: list[tuple[int, Purchases]]) -> None:
+    def _write_batches(self, taken: list[tuple[int, Purchases]]) -> None:
         frames = [one for first, batch in taken for one in self._frames(first, batch)]
         rows = len(frames)
         try:

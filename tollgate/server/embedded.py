@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from tollgate.repair.background import drained
+from tollgate.repair.background import draining
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.address import announced
 from tollgate.server.beginning import ProductLoader, load_products
@@ -124,7 +124,7 @@ def serve(
             _say_what_runs(redis)
         for product in products:
             spool = state / SPOOL_FOLDER / product
-            stack.enter_context(drained(spool, store_url))
+            stack.enter_context(draining(spool, store_url))
         spans = None
         if tracing is not None:
             folder = state.resolve() / TRACE_FOLDER

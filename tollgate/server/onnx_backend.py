@@ -70,9 +70,9 @@ class OnnxBackendModel:
             self._session, feeds, wanted=wanted, batched=self._batched
         )
         responses = list(map(self._response, answers, wanted))
-        if self._batches is not None and self._batches.wanted():
+        if self._batches is not None and self._batches.is_enabled():
             rows = sum(_rows(one) for one in feeds if isinstance(one, dict))
-            self._batches.tell(requests, rows=rows, began_us=began_us)
+            self._batches.write(requests, rows=rows, began_us=began_us)
         return responses
 
     def _feeds(self, request: Any) -> Feeds | str:

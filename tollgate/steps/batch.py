@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tollgate.features.fields import left_out
+from tollgate.features.fields import lacks_fields
 from tollgate.features.spec import FeatureSpec
 from tollgate.schema import (
     AMOUNT,
@@ -76,7 +76,7 @@ class Group(msgspec.Struct, frozen=True):
     dry: bool
 
 
-def gather(
+def read_batch(
     requests: Sequence[Any],
     inputs: triton.Inputs,
     *,
@@ -99,15 +99,15 @@ def gather(
     checked = check_rows(ids, amount=amount, time_us=time_us, now_us=now_us)
     fields, degraded = _fields(inputs, spec, bounds, errors=checked.errors)
     dry = []
-    patience: dict[int, int] = {}
+    store_deadlines: dict[int, int] = {}
     for position, request in enumerate(requests):
         parameters = triton.request_parameters(request)
         dry.append(parameters.get(DRY_RUN, False) is True)
-        if parameters and (problem := _refused(parameters, now_us)):
+        if parameters and (problem := _parameter_error(parameters, now_us)):
             for row in range(bounds[position], bounds[position + 1]):
                 checked.errors.setdefault(row, problem)
         elif STORE_DEADLINE_MS in parameters:
-            patience[position] = parameters[STORE_DEADLINE_MS]
+            store_deadlines[position] = parameters[STORE_DEADLINE_MS]
     return Batch(
         ids=ids,
         cents=checked.cents,
@@ -117,8 +117,8 @@ def gather(
         dry=dry,
         degraded=degraded,
         fields=fields,
-        store_deadline_ms=[patience.get(at, 0) for at in range(len(dry))]
-        if patience
+        store_deadline_ms=[store_deadlines.get(at, 0) for at in range(len(dry))]
+        if store_deadlines
         else (),
     )
 
@@ -143,7 +143,7 @@ def one_request(batch: Batch, position: int) -> Batch:
     )
 
 
-def rows_but(batch: Batch, positions: Collection[int]) -> Array | slice:
+def rows_except(batch: Batch, positions: Collection[int]) -> Array | slice:
     """Return the rows of all requests except the given ones."""
     if not positions:
         return slice(None)
@@ -174,7 +174,7 @@ def _fields(
     fields, wrong = check_fields(spec.fields, sent)
     for row, text in wrong.items():
         errors.setdefault(row, text)
-    missing = left_out(spec, fields, bounds[-1])
+    missing = lacks_fields(spec, fields, bounds[-1])
     return fields, missing * _FIELD_MISSING
 
 
@@ -211,7 +211,7 @@ def groups(batch: Batch) -> list[Group]:
     ]
 
 
-def hopeless(batch: Batch) -> list[tuple[int, str]]:
+def rejected_requests(batch: Batch) -> list[tuple[int, str]]:
     """
     Find the requests of which every row is bad; return their positions and errors.
     """
@@ -248,7 +248,7 @@ def _pick(batch: Batch, rows: Array) -> Purchases:
     )
 
 
-def _refused(parameters: Mapping[str, Any], now_us: int) -> str:
+def _parameter_error(parameters: Mapping[str, Any], now_us: int) -> str:
     """
     Return the error in a request's parameters; empty when there is none.
 

@@ -119,13 +119,13 @@ class ContextVerifier:
         starts = bounds[:-1]
         found = {}
         now_us = time.monotonic_ns() // 1000
-        wanted = _tags(self._key, features, context, bounds=bounds)
-        given = context["tag"][starts].tolist()
+        expected = _tags(self._key, features, context, bounds=bounds)
+        received = context["tag"][starts].tolist()
         streams = context["stream"][starts].tolist()
         numbers = context["sequence"][starts].tolist()
         arrivals = context["arrival_us"][starts].tolist()
-        for place, tag in enumerate(wanted):
-            if not hmac.compare_digest(tag, given[place]):
+        for place, tag in enumerate(expected):
+            if not hmac.compare_digest(tag, received[place]):
                 found[place] = UNSIGNED
             elif not 0 <= now_us - arrivals[place] <= MAX_AGE_US:
                 found[place] = EXPIRED
@@ -159,8 +159,8 @@ class _ReplayWindow:
         """Accept a number; False if it was accepted before or is too old to know."""
         ahead = number - self._next + 1
         if ahead > 0:
-            kept = (self._seen << ahead) if ahead < WINDOW else 0
-            self._seen = (kept | 1) & ((1 << WINDOW) - 1)
+            shifted = (self._seen << ahead) if ahead < WINDOW else 0
+            self._seen = (shifted | 1) & ((1 << WINDOW) - 1)
             self._next = number + 1
             return True
         behind = -ahead

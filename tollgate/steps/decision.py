@@ -15,7 +15,7 @@ from tollgate.errors import trace_of
 from tollgate.imports import gently, import_gently
 from tollgate.journal.rows import Heading
 from tollgate.policy import POLICY_FILE, RowFacts, decide, load_policy
-from tollgate.policy.decide import Decided
+from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import (
     CHALLENGER_PROBABILITIES,
     CONTEXT,
@@ -35,11 +35,11 @@ from tollgate.steps.canary import read_canary
 from tollgate.steps.context_mac import DIRECT, ContextVerifier, read_key
 from tollgate.steps.decision_metrics import DecisionMetrics
 from tollgate.steps.journal import open_journal
-from tollgate.steps.kept import KeptTensors
+from tollgate.steps.kept import TensorCache
 from tollgate.steps.loops import LoopMetrics
 from tollgate.steps.refusals import Refusals, refusal_error
 from tollgate.steps.tracing import open_traces
-from tollgate.store.decided import read_decided
+from tollgate.store.decided import read_stored_decisions
 from tollgate.tracing.batches import open_batches
 
 _WORDS = np.array([level.name.lower().encode() for level in Decision], np.object_)
@@ -117,9 +117,9 @@ class DecisionStep:
             fields=self._fields,
         )
         labels = triton.metric_labels(args, product=self._policy.product)
-        told = dict(labels)
-        self._refusals = Refusals(pb, labels=told)
-        self._loops = LoopMetrics(pb, labels=told)
+        step_labels = dict(labels)
+        self._refusals = Refusals(pb, labels=step_labels)
+        self._loops = LoopMetrics(pb, labels=step_labels)
         name = triton.step_name(args)
         self._traces = open_traces(product=self._policy.product, model=name)
         self._batches = open_batches(name)
@@ -134,11 +134,11 @@ class DecisionStep:
                 pb, heading, window_s=window_s, labels=labels
             )
         names = ("decision", "reason_codes", "degraded", "release")
-        self._kept = KeptTensors(pb, names=names, empty=("error",))
+        self._tensors = TensorCache(pb, names=names, empty=("error",))
         releases = [parameters[RELEASE_PARAMETER]]
         releases += [self._canary.release] if self._canary is not None else []
         self._metrics = DecisionMetrics(
-            pb, labels=told, releases=tuple(releases), spec_hash=self._spec_hash
+            pb, labels=step_labels, releases=tuple(releases), spec_hash=self._spec_hash
         )
         triton.settle()
 
@@ -219,7 +219,7 @@ class DecisionStep:
         except Exception as exc:  # noqa: BLE001 - part of it may be in the journal
             return triton.failed(self._pb, requests, exc)
 
-    def _decide(self, batch: _Batch) -> Decided:
+    def _decide(self, batch: _Batch) -> PolicyDecisions:
         """Apply the policy, without side effects outside the step."""
         context = batch.context
         facts = RowFacts(
@@ -237,13 +237,13 @@ class DecisionStep:
         return decided
 
     def _respond(
-        self, requests: Sequence[Any], batch: _Batch, decided: Decided
+        self, requests: Sequence[Any], batch: _Batch, decided: PolicyDecisions
     ) -> list[Any]:
         """Write the journal's records, count, and make one response per request."""
         context, bounds = batch.context, batch.bounds
         self._record(batch, decided)
         outputs = self._columns(batch, decided)
-        responses = self._kept.respond(outputs, bounds)
+        responses = self._tensors.respond(outputs, bounds)
         foreign = context["spec_hash"] != self._spec_hash
         if foreign.any():
             for position in range(len(responses)):
@@ -257,31 +257,31 @@ class DecisionStep:
                 bounds=bounds,
                 began_us=batch.began_us,
             )
-        if self._batches is not None and self._batches.wanted():
+        if self._batches is not None and self._batches.is_enabled():
             rows = len(context)
-            self._batches.tell(requests, rows=rows, began_us=batch.began_us)
+            self._batches.write(requests, rows=rows, began_us=batch.began_us)
         return responses
 
-    def _record(self, batch: _Batch, decided: Decided) -> None:
+    def _record(self, batch: _Batch, decided: PolicyDecisions) -> None:
         context, chosen = batch.context, batch.chosen
-        for journal, left_out in (
+        for journal, excluded in (
             (self._journal, chosen),
             (self._canary_journal, None if chosen is None else ~chosen),
         ):
             if journal is not None:
-                journal.keep(
+                journal.record(
                     context,
                     decided,
                     features=batch.features,
                     probabilities=batch.probabilities,
                     began_us=batch.began_us,
-                    left_out=left_out,
+                    excluded=excluded,
                 )
         self._metrics.batch(context, decided, chosen=chosen, began_us=batch.began_us)
         if self._traces is not None:
             self._traces.part("journal")
 
-    def _columns(self, batch: _Batch, decided: Decided) -> dict[str, Array]:
+    def _columns(self, batch: _Batch, decided: PolicyDecisions) -> dict[str, Array]:
         """Fill the answer's columns, [N, 1] each."""
         context = batch.context
         columns = {
@@ -294,12 +294,12 @@ class DecisionStep:
         }
         if self._canary is not None:
             columns["release"][batch.chosen] = self._canary.release.encode()
-        made = np.flatnonzero(context["earlier_length"])
-        if len(made):
-            earlier = read_decided(context["earlier"][made])
-            columns["decision"][made] = _WORDS[earlier.decision]
+        stored = np.flatnonzero(context["earlier_length"])
+        if len(stored):
+            earlier = read_stored_decisions(context["earlier"][stored])
+            columns["decision"][stored] = _WORDS[earlier.decision]
             for name in ("score", "reason_codes", "degraded", "release"):
-                columns[name][made] = getattr(earlier, name)
+                columns[name][stored] = getattr(earlier, name)
         bad = np.flatnonzero(context["bad"])
         if len(bad):
             columns["decision"][bad] = b""

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.policy.decide import Decided
+from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import Decision, Degraded, context_dtype
-from tollgate.steps.teller import BREATH_S, Counters, Labels, each_second
+from tollgate.steps.teller import PAUSE_S, Labels, MetricBuffer, export_each_second
 
 Array = npt.NDArray[Any]
 
@@ -63,17 +63,17 @@ _CHALLENGER = np.uint32(1 << 31)  # flag next to the degraded bits of a row
 _LAST = "earlier_length"  # last field that is copied from a row's context
 
 
-def _head() -> np.dtype[np.void]:
+def _head_dtype() -> np.dtype[np.void]:
     """
     Return the dtype of the start of a context, which is the same for all products.
     """
     layout = context_dtype(())
     names = layout.names or ()
-    kept = names[: names.index(_LAST) + 1]
-    return np.dtype([(name, layout[name]) for name in kept])
+    head_names = names[: names.index(_LAST) + 1]
+    return np.dtype([(name, layout[name]) for name in head_names])
 
 
-HEAD = _head()
+HEAD = _head_dtype()
 
 
 class DecisionMetrics:
@@ -98,16 +98,21 @@ class DecisionMetrics:
         self._releases = releases
         self._spec_hash = spec_hash
         self._waiting: deque[tuple[Array, Array, Array, Array, int, int]] = deque()
-        self._counters = Counters(
+        self._counters = MetricBuffer(
             pb, counters=COUNTERS, histograms=HISTOGRAMS, labels=labels
         )
         self._collections = [0, 0, 0]
         self._begin()
-        self._counters.tell()
-        self._worker = each_second(self.tell, name="decision-metrics")
+        self._counters.export()
+        self._worker = export_each_second(self.export, name="decision-metrics")
 
     def batch(
-        self, context: Array, decided: Decided, *, chosen: Array | None, began_us: int
+        self,
+        context: Array,
+        decided: PolicyDecisions,
+        *,
+        chosen: Array | None,
+        began_us: int,
     ) -> None:
         """
         Queue a batch; it is counted later.
@@ -131,20 +136,20 @@ class DecisionMetrics:
         """Count and export the batches in the queue."""
         self._worker.stop()
 
-    def tell(self) -> None:
+    def export(self) -> None:
         """Count the batches in the queue, and export the numbers."""
         left = len(self._waiting)
         while left:
             lot = min(left, _LOT)
             self._count([self._waiting.popleft() for _ in range(lot)])
             left -= lot
-            time.sleep(BREATH_S)
+            time.sleep(PAUSE_S)
         for generation, one in enumerate(gc.get_stats()):
             risen = one["collections"] - self._collections[generation]
             self._collections[generation] = one["collections"]
             named = (("generation", str(generation)),)
             self._counters.add("tollgate_gc_collections_total", named, number=risen)
-        self._counters.tell(pause=time.sleep)
+        self._counters.export(pause=time.sleep)
 
     def _begin(self) -> None:
         """Export series that may stay 0: a rate needs a first value."""
@@ -169,21 +174,21 @@ class DecisionMetrics:
         bad = (head["bad"] > 0) & known
         dry = (head["dry_run"] > 0) & known & ~bad
         repeated = (head[_LAST] > 0) & known & ~bad & ~dry
-        kept = known & ~bad & ~dry & ~repeated
+        decided_rows = known & ~bad & ~dry & ~repeated
         for kind, found in (
-            ("decided", kept),
+            ("decided", decided_rows),
             ("repeated", repeated),
             ("dry", dry),
             ("bad", bad),
         ):
             number = int(found.sum())
             self._counters.add("tollgate_rows_total", (("kind", kind),), number=number)
-        if not kept.any():
+        if not decided_rows.any():
             return
         times = _times(head, np.repeat(began, sizes), np.repeat(ended, sizes))
         source = _sources(marks)
         for place, release in enumerate(self._releases):
-            of = kept & ((marks & _CHALLENGER > 0) == place)
+            of = decided_rows & ((marks & _CHALLENGER > 0) == place)
             if of.any():
                 self._count_release(
                     release,
@@ -193,7 +198,7 @@ class DecisionMetrics:
                     times={step: one[of] for step, one in times.items()},
                 )
         for place, name in enumerate(SOURCES[1:], start=1):
-            of = kept & (source == place)
+            of = decided_rows & (source == place)
             if of.any():
                 named = (("source", name),)
                 self._counters.observe(

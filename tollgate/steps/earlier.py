@@ -10,14 +10,14 @@ import numpy as np
 from tollgate.schema import TRANSACTION_ID, Degraded
 from tollgate.steps.batch import Batch, Group
 from tollgate.steps.triton import Array
-from tollgate.store.decided import sound_fingerprint
+from tollgate.store.decided import verified_fingerprint
 from tollgate.store.scored import Scored
 from tollgate.validation import conflict
 
 _UNREAD = np.uint32(Degraded.LOOKUPS_UNREAD)
 
 
-def note_earlier(
+def match_stored_decisions(
     batch: Batch, groups: Sequence[Group], scored: Sequence[Scored], *, context: Array
 ) -> Counter[str]:
     """
@@ -35,19 +35,21 @@ def note_earlier(
     counts: Counter[str] = Counter()
     ids = batch.ids[TRANSACTION_ID]
     for group, one in zip(groups, scored, strict=True):
-        if any(one.looked.earlier):
-            for row, value in zip(group.rows.tolist(), one.looked.earlier, strict=True):
+        if any(one.lookups.earlier):
+            for row, value in zip(
+                group.rows.tolist(), one.lookups.earlier, strict=True
+            ):
                 if value:
-                    counts[_note(batch, row, value, context=context)] += 1
+                    counts[_match(batch, row, value, context=context)] += 1
         if not group.dry:
-            for row in _twins(group, context["fingerprint"]):
+            for row in _conflicting_duplicates(group, context["fingerprint"]):
                 batch.errors.setdefault(row, conflict(ids[row]))
                 counts["conflict"] += 1
     return counts
 
 
-def _note(batch: Batch, row: int, value: bytes, *, context: Array) -> str:
-    fingerprint = sound_fingerprint(value)
+def _match(batch: Batch, row: int, value: bytes, *, context: Array) -> str:
+    fingerprint = verified_fingerprint(value)
     if fingerprint is None:
         context["degraded"][row] |= _UNREAD
         return "corrupt"
@@ -59,7 +61,7 @@ def _note(batch: Batch, row: int, value: bytes, *, context: Array) -> str:
     return "same"
 
 
-def _twins(group: Group, fingerprints: Array) -> list[int]:
+def _conflicting_duplicates(group: Group, fingerprints: Array) -> list[int]:
     """List rows that share their id with a row before them but differ in content."""
     ids = group.purchases.transaction_id
     if len(set(ids)) == len(ids):

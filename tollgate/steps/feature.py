@@ -34,24 +34,24 @@ from tollgate.steps.batch import (
     Batch,
     Group,
     dry_spans,
-    gather,
     groups,
-    hopeless,
     one_request,
-    rows_but,
+    read_batch,
+    rejected_requests,
+    rows_except,
 )
 from tollgate.steps.context_mac import DIRECT, ContextSigner, read_key
-from tollgate.steps.earlier import note_earlier
+from tollgate.steps.earlier import match_stored_decisions
 from tollgate.steps.loops import LoopMetrics
 from tollgate.steps.metrics import StepMetrics
 from tollgate.steps.refusals import Refusals, refusal_error
-from tollgate.steps.second_lookup import SecondLookup, Waiting
+from tollgate.steps.second_lookup import PendingRequest, SecondLookup
 from tollgate.steps.sharing import DryShare
 from tollgate.steps.store_settings import store_settings
 from tollgate.steps.tracing import open_traces
-from tollgate.store.ladder import Ladder
+from tollgate.store.ladder import FallbackChain
 from tollgate.store.lists import read_lists
-from tollgate.store.opening import open_ladder
+from tollgate.store.opening import open_fallback_chain
 from tollgate.store.scored import Scored
 from tollgate.tracing.batches import open_batches
 
@@ -94,11 +94,11 @@ class FeatureStep:
         path = config.directory / SPEC_FILE
         self._spool = open_spool(spool, path, product=self._spec.product)
         lists = read_lists(config.parameters.get(LISTS_PARAMETER, ""))
-        self._ladder = open_ladder(
+        self._chain = open_fallback_chain(
             self._spec, url, settings=settings, lists=lists, spool=self._spool
         )
         # Without last known values: the batch has used those already.
-        patient = replace(
+        longer = replace(
             settings,
             deadline_s=settings.deadline_limit_s,
             last_known_bytes=0,
@@ -106,8 +106,8 @@ class FeatureStep:
         )
         self._second = SecondLookup(
             pb,
-            open_ladder=partial(
-                open_ladder, self._spec, url, settings=patient, lists=lists
+            open_chain=partial(
+                open_fallback_chain, self._spec, url, settings=longer, lists=lists
             ),
             score=self._score,
             respond=self._answer_later,
@@ -118,7 +118,7 @@ class FeatureStep:
         self._share = DryShare(share_ms * 1e-3)
         labels = triton.metric_labels(args, product=self._spec.product)
         self._metrics = StepMetrics(
-            pb, self._ladder, self._share, self._second, labels=labels
+            pb, self._chain, self._share, self._second, labels=labels
         )
         self._refusals = Refusals(pb, labels=labels)
         self._loops = LoopMetrics(pb, labels=labels)
@@ -133,7 +133,7 @@ class FeatureStep:
         self._metrics.close()
         self._refusals.close()
         self._loops.close()
-        self._ladder.close()
+        self._chain.close()
         if self._spool is not None:
             self._spool.close()
 
@@ -151,10 +151,10 @@ class FeatureStep:
             return triton.refuse_some(self._pb, requests, errors, answer=self.execute)
         if self._traces is not None:
             self._traces.begin(arrival_us)
-        batch = gather(requests, inputs, spec=self._spec, now_us=now_us)
+        batch = read_batch(requests, inputs, spec=self._spec, now_us=now_us)
         features, context = self._score(batch, arrival_us=arrival_us)
-        later = self._second.wanted(batch, context["degraded"])
-        answered = rows_but(batch, later)
+        later = self._second.eligible(batch, context["degraded"])
+        answered = rows_except(batch, later)
         self._metrics.batch(context["degraded"][answered])
         responses, refused = self._respond(batch, features, context)
         if self._traces is not None:
@@ -162,16 +162,16 @@ class FeatureStep:
                 requests,
                 ids=next(iter(batch.ids.values())),
                 bounds=batch.bounds,
-                hopeless=[position for position, _ in refused],
+                rejected=[position for position, _ in refused],
                 began_us=arrival_us,
                 worked_us=int(context["features_us"][0]),
             )
-        if self._batches is not None and self._batches.wanted():
+        if self._batches is not None and self._batches.is_enabled():
             rows = len(features)
-            self._batches.tell(requests, rows=rows, began_us=arrival_us)
+            self._batches.write(requests, rows=rows, began_us=arrival_us)
         for position, deadline_s in later.items():
             part = slice(*batch.bounds[position : position + 2])
-            waiting = Waiting(
+            pending = PendingRequest(
                 batch=one_request(batch, position),
                 features=features[part],
                 context=context[part],
@@ -179,7 +179,7 @@ class FeatureStep:
                 sender=requests[position].get_response_sender(),
             )
             responses[position] = None  # the second look-up sends it later
-            self._second.add(waiting)
+            self._second.add(pending)
         return responses
 
     def _respond(
@@ -198,7 +198,7 @@ class FeatureStep:
                 self._spec, features, cents=batch.cents, fields=batch.fields
             )
         responses = triton.respond(self._pb, outputs, batch.bounds)
-        refused = hopeless(batch) if batch.errors else []
+        refused = rejected_requests(batch) if batch.errors else []
         for position, text in refused:
             responses[position] = triton.refuse(self._pb, text, invalid=True)
         return responses, refused
@@ -210,7 +210,7 @@ class FeatureStep:
         return response
 
     def _score(
-        self, batch: Batch, *, arrival_us: int, ladder: Ladder | None = None
+        self, batch: Batch, *, arrival_us: int, chain: FallbackChain | None = None
     ) -> tuple[Array, Array]:
         """
         Fill `features` float32 [N, F] and `context` [N] for the whole batch.
@@ -218,7 +218,7 @@ class FeatureStep:
         Args:
             batch: Its rows; conflicts that the store reports join its errors.
             arrival_us: Time at which work on it started, on the monotonic clock.
-            ladder: The fallback chain to read; the step's own if None.
+            chain: The fallback chain to read; the step's own if None.
         """
         rows = len(batch.cents)
         features = np.zeros((rows, len(self._spec.features)), np.float32)
@@ -228,16 +228,18 @@ class FeatureStep:
         context["arrival_us"] = arrival_us
         context["degraded"] = batch.degraded
         # Runs while the store works, or else here: once.
-        note = cache(partial(self._note, batch, context))
+        fill_context = cache(partial(self._fill_context, batch, context))
         if any(batch.dry):  # sharing finds identical rows by their fingerprints
-            note()
+            fill_context()
         found = groups(batch)
         if found:
-            scored = self._read(found, features, context, meanwhile=note, ladder=ladder)
-        note()
+            scored = self._read(
+                found, features, context, on_wait=fill_context, chain=chain
+            )
+        fill_context()
         if found:
-            counts = (ladder or self._ladder).counts.earlier
-            counts.update(note_earlier(batch, found, scored, context=context))
+            counts = (chain or self._chain).counts.earlier
+            counts.update(match_stored_decisions(batch, found, scored, context=context))
         for row, text in batch.errors.items():
             encoded = text.encode()
             context["bad"][row] = 1
@@ -247,12 +249,12 @@ class FeatureStep:
         context["features_us"] = min(worked_us, _MOST)
         return features, context
 
-    def _note(self, batch: Batch, context: Array) -> None:
+    def _fill_context(self, batch: Batch, context: Array) -> None:
         """Write the values of the rows themselves into the context."""
         context["event_time_us"] = batch.time_us
         context["cents"] = batch.cents
-        self._note_ids(batch, context)
-        self._note_fields(batch, context)
+        self._fill_ids(batch, context)
+        self._fill_fields(batch, context)
         context["fingerprint"] = fingerprints(
             list(batch.ids.values()),
             cents=batch.cents,
@@ -262,7 +264,7 @@ class FeatureStep:
         for span in dry_spans(batch):
             context["dry_run"][span] = 1
 
-    def _note_ids(self, batch: Batch, context: Array) -> None:
+    def _fill_ids(self, batch: Batch, context: Array) -> None:
         names = ["transaction", *self._spec.entity_names]
         for name, column in zip(names, batch.ids.values(), strict=True):
             lengths = list(map(len, column))
@@ -272,7 +274,7 @@ class FeatureStep:
             packed = np.array(column, dtype=f"S{MAX_ID_BYTES}")
             context[f"{name}_id"] = packed.view(f"V{MAX_ID_BYTES}")
 
-    def _note_fields(self, batch: Batch, context: Array) -> None:
+    def _fill_fields(self, batch: Batch, context: Array) -> None:
         """Write all declared fields at once: they are a row's last bytes."""
         names = self._spec.field_names
         if names:
@@ -287,19 +289,19 @@ class FeatureStep:
         features: Array,
         context: Array,
         *,
-        meanwhile: Callable[[], None],
-        ladder: Ladder | None,
+        on_wait: Callable[[], None],
+        chain: FallbackChain | None,
     ) -> list[Scored]:
         """Get the vectors of the good rows, in one round trip at most."""
-        ask: Callable[[Sequence[Group]], list[Scored]]
-        ask = partial(self._ask, ladder or self._ladder, meanwhile=meanwhile)
-        if ladder is not None:
-            scored = ask(found)
+        look_up: Callable[[Sequence[Group]], list[Scored]]
+        look_up = partial(self._look_up, chain or self._chain, on_wait=on_wait)
+        if chain is not None:
+            scored = look_up(found)
         else:
             if self._traces is not None:
-                ask = self._traces.timed("store", ask)
+                look_up = self._traces.timed("store", look_up)
             prints = context["fingerprint"]
-            scored = self._share.score(found, fingerprints=prints, ask=ask)
+            scored = self._share.score(found, fingerprints=prints, look_up=look_up)
         for group, one in zip(found, scored, strict=True):
             # Writing a slice is several times faster than writing selected rows.
             whole = len(group.rows) == len(features)
@@ -308,18 +310,18 @@ class FeatureStep:
             context["degraded"][rows] |= one.degraded
             context["applied"][rows] = one.applied
             context["age_ms"][rows] = np.minimum(one.age_us // 1000, _MOST)
-            context["list_hits"][rows] = one.looked.list_hits
+            context["list_hits"][rows] = one.lookups.list_hits
         return scored
 
-    def _ask(
+    def _look_up(
         self,
-        ladder: Ladder,
+        chain: FallbackChain,
         groups: Sequence[Group],
         *,
-        meanwhile: Callable[[], None],
+        on_wait: Callable[[], None],
     ) -> list[Scored]:
-        return ladder.score(
+        return chain.score(
             [group.purchases for group in groups],
             write=[not group.dry for group in groups],
-            meanwhile=meanwhile,
+            on_wait=on_wait,
         )

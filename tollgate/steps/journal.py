@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from tollgate.errors import InputError
-from tollgate.journal.answers import AnswerKeeper
+from tollgate.journal.answers import StoreCommands
 from tollgate.journal.counts import JournalCounts
 from tollgate.journal.opening import open_writer
 from tollgate.journal.rows import Heading, Rows
 from tollgate.journal.writer import JournalWriter
-from tollgate.policy.decide import Decided
+from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import STORE_URL_VARIABLE
 from tollgate.steps import triton
 
@@ -64,15 +64,15 @@ class StepJournal:
         self._writer = writer
         self._spec_hash = spec_hash
 
-    def keep(
+    def record(
         self,
         context: Array,
-        decided: Decided,
+        decided: PolicyDecisions,
         *,
         features: Array,
         probabilities: Array,
         began_us: int,
-        left_out: Array | None = None,
+        excluded: Array | None = None,
     ) -> None:
         """
         Journal a batch's decisions, except dry runs, bad rows and stored decisions.
@@ -84,23 +84,26 @@ class StepJournal:
             features: float32 [N, F].
             probabilities: float32 [N, K].
             began_us: CLOCK_MONOTONIC when the step took the batch.
-            left_out: Rows that another journal records; bool [N], None for none.
+            excluded: Rows that another journal records; bool [N], None for none.
         """
-        apart = context["dry_run"] | context["bad"] | (context["earlier_length"] > 0)
-        apart |= context["spec_hash"] != self._spec_hash
-        if left_out is not None:
-            apart |= left_out
+        skipped = context["dry_run"] | context["bad"] | (context["earlier_length"] > 0)
+        skipped |= context["spec_hash"] != self._spec_hash
+        if excluded is not None:
+            skipped |= excluded
         decisions: tuple[Array, ...] = (
             *(decided.score, decided.degraded, decided.decision),
             *(decided.reason_codes, decided.rules),
         )
-        if apart.any():
-            kept = np.flatnonzero(apart == 0)
-            if not len(kept):
+        if skipped.any():
+            chosen = np.flatnonzero(skipped == 0)
+            if not len(chosen):
                 return
-            context = context[kept]
-            features, probabilities = features[kept], probabilities[kept]
-            decisions = tuple(column[kept] for column in decisions)
+            context = context[chosen]
+            features, probabilities = (
+                features[chosen],
+                probabilities[chosen],
+            )
+            decisions = tuple(column[chosen] for column in decisions)
         else:
             # Decisions are new arrays; if no row is left out, nothing changes them.
             features, probabilities = features.copy(), probabilities.copy()
@@ -147,9 +150,9 @@ def open_journal(
             url,
             heading,
             folder=os.environ.get(JOURNAL_SPOOL_VARIABLE, ""),
-            beside=AnswerKeeper(window_s=window_s),
-            beside_url=os.environ.get(STORE_URL_VARIABLE, url),
-            told=JournalMetrics(pb, labels=labels).tell,
+            extra_commands=StoreCommands(window_s=window_s),
+            extra_commands_url=os.environ.get(STORE_URL_VARIABLE, url),
+            on_report=JournalMetrics(pb, labels=labels).export,
         )
     except InputError as error:
         problem = f"{JOURNAL_URL_VARIABLE}: {error.problem}"
@@ -179,7 +182,7 @@ class JournalMetrics:
             )
             for fate in FATES
         }
-        self._told = dict.fromkeys((*FATES, *_CHUNKS), 0)
+        self._exported = dict.fromkeys((*FATES, *_CHUNKS), 0)
         self._chunks = {
             name: families[f"tollgate_journal_{name}_chunks_total"].Metric(
                 labels=dict(labels)
@@ -197,7 +200,7 @@ class JournalMetrics:
         self._due_s = self._lag_due_s = 0.0
         self._longest_s = -1.0  # longest lag since the last export
 
-    def tell(self, counts: JournalCounts, lags: Sequence[float]) -> None:
+    def export(self, counts: JournalCounts, lags: Sequence[float]) -> None:
         """Export the writer's numbers: counters each second, lags each 0.1 s."""
         now_s = time.monotonic()
         self._longest_s = max(self._longest_s, *lags) if lags else self._longest_s
@@ -211,8 +214,8 @@ class JournalMetrics:
         self._due_s = now_s + _INTERVAL_S
         for name, metric in (*self._fates.items(), *self._chunks.items()):
             number = getattr(counts, name)
-            if number > self._told[name]:
-                metric.increment(number - self._told[name])
-                self._told[name] = number
+            if number > self._exported[name]:
+                metric.increment(number - self._exported[name])
+                self._exported[name] = number
         self._buffered.set(counts.buffered)
         self._full.set(int(counts.full))

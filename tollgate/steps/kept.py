@@ -17,7 +17,7 @@ from tollgate.steps.triton import Array
 MOST = 512  # tensors; one of 32 rows of codes takes a few KB of shared memory
 
 
-class KeptTensors:
+class TensorCache:
     """
     Make responses, and cache tensors that are likely to occur again.
 
@@ -41,7 +41,7 @@ class KeptTensors:
         self._names = frozenset(names)
         self._empty = frozenset(empty)
         self._most = most
-        self._kept: dict[tuple[str, Any, int], Any] = {}
+        self._tensors: dict[tuple[str, Any, int], Any] = {}
 
     def respond(self, outputs: Mapping[str, Array], bounds: Sequence[int]) -> list[Any]:
         """
@@ -53,10 +53,10 @@ class KeptTensors:
         """
         response = self._pb.InferenceResponse
         spans = list(itertools.pairwise(bounds))
-        columns = [self._cut(name, array, spans) for name, array in outputs.items()]
+        columns = [self._split(name, array, spans) for name, array in outputs.items()]
         return [response(list(tensors)) for tensors in zip(*columns, strict=True)]
 
-    def _cut(
+    def _split(
         self, name: str, array: Array, spans: Sequence[tuple[int, int]]
     ) -> list[Any]:
         tensor = self._pb.Tensor
@@ -67,12 +67,12 @@ class KeptTensors:
         for start, stop in spans:
             value, rows = values[start], stop - start
             alike = rows == 1 or values[start:stop].count(value) == rows
-            one = self._kept.get((name, value, rows)) if alike else None
+            one = self._tensors.get((name, value, rows)) if alike else None
             if one is None:
-                lasting = alike and (not value or name in self._names)
-                if lasting and len(self._kept) < self._most:
+                cacheable = alike and (not value or name in self._names)
+                if cacheable and len(self._tensors) < self._most:
                     one = tensor(name, array[start:stop].copy())
-                    self._kept[name, value, rows] = one
+                    self._tensors[name, value, rows] = one
                 else:
                     one = tensor(name, array[start:stop])
             found.append(one)

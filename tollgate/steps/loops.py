@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tollgate.steps.teller import Counters, each_second
+from tollgate.steps.teller import MetricBuffer, export_each_second
 from tollgate.worker import (
     ERRORS_HELP,
     ERRORS_METRIC,
@@ -26,7 +26,7 @@ class LoopMetrics:
 
     def __init__(self, pb: Any, *, labels: Mapping[str, str]) -> None:
         self._labels = dict(labels)
-        self._counters = Counters(
+        self._counters = MetricBuffer(
             pb, counters={ERRORS_METRIC: ERRORS_HELP}, histograms={}, labels=labels
         )
         self._family = pb.MetricFamily(
@@ -37,7 +37,7 @@ class LoopMetrics:
         self._gauges: dict[str, Any] = {}
         self._errors: dict[str, int] = {}
         self._failures: dict[str, int] = {}
-        self._worker = each_second(self._export, name="loop-metrics")
+        self._worker = export_each_second(self._export, name="loop-metrics")
 
     def close(self) -> None:
         """Export the last counts."""
@@ -57,4 +57,4 @@ class LoopMetrics:
             if tally.failures != self._failures.get(name, 0):
                 self._gauges[name].set(tally.failures)
                 self._failures[name] = tally.failures
-        self._counters.tell()
+        self._counters.export()

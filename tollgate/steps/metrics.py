@@ -18,9 +18,9 @@ import numpy as np
 from tollgate.schema import Degraded
 from tollgate.steps.second_lookup import SecondLookup
 from tollgate.steps.sharing import DryShare
-from tollgate.steps.teller import Counters, each_second
+from tollgate.steps.teller import MetricBuffer, export_each_second
 from tollgate.steps.triton import Array
-from tollgate.store.ladder import Ladder
+from tollgate.store.ladder import FallbackChain
 from tollgate.store.tables import FOUND
 
 EARLIER = ("same", "conflict", "corrupt")
@@ -66,7 +66,7 @@ class StepMetrics:
 
     Args:
         pb: Triton's `triton_python_backend_utils`.
-        ladder: The fallback chain whose counts are exported.
+        chain: The fallback chain whose counts are exported.
         share: The shared dry runs whose counts are exported.
         second: The second look-ups whose counts are exported.
         labels: Labels of every metric; product, model and version.
@@ -75,17 +75,17 @@ class StepMetrics:
     def __init__(
         self,
         pb: Any,
-        ladder: Ladder,
+        chain: FallbackChain,
         share: DryShare,
         second: SecondLookup,
         *,
         labels: Mapping[str, str],
     ) -> None:
-        self._ladder = ladder
+        self._chain = chain
         self._share = share
         self._second = second
         self._labels = dict(labels)
-        self._counters = Counters(
+        self._counters = MetricBuffer(
             pb, counters=COUNTERS, histograms=HISTOGRAMS, labels=labels
         )
         self._gauges = {
@@ -95,12 +95,12 @@ class StepMetrics:
             for name, text in GAUGES.items()
         }
         self._set: dict[tuple[str, ...], Any] = {}
-        self._told: dict[tuple[str, str], int] = {}
+        self._exported: dict[tuple[str, str], int] = {}
         self._degraded = np.zeros(len(Degraded), np.int64)
         self._shifts = np.array([bit.value.bit_length() - 1 for bit in Degraded])
         self._calls_s: deque[float] = deque()
-        self.tell()
-        self._worker = each_second(self.tell, name="feature-metrics")
+        self.export()
+        self._worker = export_each_second(self.export, name="feature-metrics")
 
     def batch(self, degraded: Array) -> None:
         """
@@ -109,7 +109,7 @@ class StepMetrics:
         Args:
             degraded: Degraded bits of its rows; uint32 [N].
         """
-        call_s = self._ladder.counts.call_s
+        call_s = self._chain.counts.call_s
         if call_s is not None:
             self._calls_s.append(call_s)
         self.count(degraded)
@@ -123,19 +123,19 @@ class StepMetrics:
         """Export the remaining numbers."""
         self._worker.stop()
 
-    def tell(self) -> None:
+    def export(self) -> None:
         """Export the numbers of all batches."""
-        ladder = self._ladder
-        counts = ladder.counts
+        chain = self._chain
+        counts = chain.counts
         for outcome in OUTCOMES:
             self._raise("tollgate_store_calls_total", counts.calls[outcome], outcome)
         for found, number in (("yes", counts.known), ("no", counts.unknown)):
             self._raise("tollgate_last_known_values_total", number, found)
         for found in FOUND:
-            number = ladder.tables.counts[found]
+            number = chain.tables.counts[found]
             self._raise("tollgate_table_values_total", number, found)
-        for kept, number in (("yes", counts.spooled), ("no", counts.spool_full)):
-            self._raise("tollgate_spool_rows_total", number, kept)
+        for spooled, number in (("yes", counts.spooled), ("no", counts.spool_full)):
+            self._raise("tollgate_spool_rows_total", number, spooled)
         for found in EARLIER:
             number = counts.earlier[found]
             self._raise("tollgate_earlier_decisions_total", number, found)
@@ -147,19 +147,19 @@ class StepMetrics:
         for generation, one in enumerate(gc.get_stats()):
             number = one["collections"]
             self._raise("tollgate_gc_collections_total", number, str(generation))
-        self._raise("tollgate_store_breaker_opened_total", ladder.breaker.opened, "")
+        self._raise("tollgate_store_breaker_opened_total", chain.breaker.opened, "")
         if calls := len(self._calls_s):
             values = np.array([self._calls_s.popleft() for _ in range(calls)])
             self._counters.observe("tollgate_store_call_seconds", (), values=values)
-        self._gauge("tollgate_store_breaker_state", int(ladder.breaker.state))
-        self._gauge("tollgate_last_known_bytes", ladder.last_known.bytes_held)
-        self._gauge("tollgate_table_bytes", ladder.tables.memory.bytes_held)
-        self._tell_feeds()
-        self._counters.tell(pause=time.sleep)
+        self._gauge("tollgate_store_breaker_state", int(chain.breaker.state))
+        self._gauge("tollgate_last_known_bytes", chain.last_known.bytes_held)
+        self._gauge("tollgate_table_bytes", chain.tables.memory.bytes_held)
+        self._export_feeds()
+        self._counters.export(pause=time.sleep)
 
-    def _tell_feeds(self) -> None:
+    def _export_feeds(self) -> None:
         now_us = time.time_ns() // 1000
-        marks_us = dict(self._ladder.feeds.watermark_us)  # the step may add feeds
+        marks_us = dict(self._chain.feeds.watermark_us)  # the step may add feeds
         for feed, mark_us in marks_us.items():
             self._gauge("tollgate_feed_watermark_seconds", mark_us / 1e6, feed=feed)
             age_s = np.array([max(0, now_us - mark_us) / 1e6])
@@ -168,12 +168,12 @@ class StepMetrics:
 
     def _raise(self, family: str, number: int, value: str) -> None:
         """Raise a counter to a number; the first call exports it even if it is 0."""
-        before = self._told.get((family, value))
+        before = self._exported.get((family, value))
         if before == number:
             return
         named = ((_LABELS[family], value),) if family in _LABELS else ()
         self._counters.add(family, named, number=number - (before or 0))
-        self._told[family, value] = number
+        self._exported[family, value] = number
 
     def _gauge(self, family: str, value: float, **named: str) -> None:
         key = (family, *named.values())

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tollgate.steps.context_mac import DIRECT, EXPIRED, REASONS, REPLAYED, UNSIGNED
-from tollgate.steps.teller import Counters, each_second
+from tollgate.steps.teller import MetricBuffer, export_each_second
 
 FAMILY = "tollgate_refused_requests_total"
 DESCRIPTION = "Requests that a step refused because they may be forged"
@@ -37,13 +37,13 @@ class Refusals:
         self._model = labels["model"]
         self._numbers = Counter(dict.fromkeys(REASONS, 0))
         self._exported: Counter[str] = Counter()
-        self._counters = Counters(
+        self._counters = MetricBuffer(
             pb, counters={FAMILY: DESCRIPTION}, histograms={}, labels=labels
         )
         for reason in REASONS:
             self._counters.add(FAMILY, (("reason", reason),), number=0)
-        self._counters.tell()
-        self._worker = each_second(self._export, name="refusals")
+        self._counters.export()
+        self._worker = export_each_second(self._export, name="refusals")
 
     def note(self, reasons: Iterable[str]) -> None:
         """Count refused requests by their reasons, and log one line for each reason."""
@@ -62,7 +62,7 @@ class Refusals:
             if number:
                 self._counters.add(FAMILY, (("reason", reason),), number=number)
                 self._exported[reason] += number
-        self._counters.tell()
+        self._counters.export()
 
 
 def refusal_error(reason: str) -> str:

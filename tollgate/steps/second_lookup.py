@@ -24,7 +24,7 @@ from tollgate.schema import STORE_LOST, Degraded
 from tollgate.steps import triton
 from tollgate.steps.batch import Batch
 from tollgate.steps.triton import Array
-from tollgate.store.ladder import Ladder
+from tollgate.store.ladder import FallbackChain
 from tollgate.worker import Worker
 
 log = logging.getLogger("tollgate.steps")
@@ -37,12 +37,12 @@ class Score(Protocol):
     """Score a batch over a fallback chain."""
 
     def __call__(
-        self, batch: Batch, *, arrival_us: int, ladder: Ladder
+        self, batch: Batch, *, arrival_us: int, chain: FallbackChain
     ) -> tuple[Array, Array]:
         """Return the features and the contexts of its rows."""
 
 
-class Waiting(msgspec.Struct, frozen=True, eq=False):
+class PendingRequest(msgspec.Struct, frozen=True, eq=False):
     """
     Hold a request that waits for its second look-up.
 
@@ -66,7 +66,7 @@ class SecondLookup:
 
     Args:
         pb: Triton's `triton_python_backend_utils`.
-        open_ladder: Opens the store again; called when the first request needs it.
+        open_chain: Opens the store again; called when the first request needs it.
         score: Scores rows over that store: returns their features and contexts.
         respond: Writes the answer to a request, given its rows, features and contexts.
         deadline_s: Deadline of the batch; a second look-up needs a longer one.
@@ -81,7 +81,7 @@ class SecondLookup:
         self,
         pb: Any,
         *,
-        open_ladder: Callable[[], Ladder],
+        open_chain: Callable[[], FallbackChain],
         score: Score,
         respond: Callable[[Batch, Array, Array], Any],
         deadline_s: float,
@@ -90,21 +90,21 @@ class SecondLookup:
         self.found = 0
         self.lost = 0
         self._pb = pb
-        self._open_ladder = open_ladder
+        self._open_chain = open_chain
         self._score, self._respond = score, respond
         self._deadline_s = deadline_s
         self._limit_s = limit_s
-        self._ladder: Ladder | None = None
-        self._queue: queue.SimpleQueue[Waiting] = queue.SimpleQueue()
+        self._chain: FallbackChain | None = None
+        self._queue: queue.SimpleQueue[PendingRequest] = queue.SimpleQueue()
         self._worker = Worker(
             "second-lookup",
-            self._answer_waiting,
+            self._answer_pending,
             pause_s=None,
             finish=self._answer_rest,
         )
         self._worker.start()
 
-    def wanted(self, batch: Batch, degraded: Array) -> dict[int, float]:
+    def eligible(self, batch: Batch, degraded: Array) -> dict[int, float]:
         """
         Return the requests of a batch to look up again, and their deadlines, seconds.
 
@@ -117,25 +117,25 @@ class SecondLookup:
             return found
         lost = (degraded & _LOST) != 0
         lost[list(batch.errors)] = False
-        for position, asked_ms in enumerate(batch.store_deadline_ms):
-            deadline_s = min(asked_ms * 1e-3, self._limit_s)
+        for position, requested_ms in enumerate(batch.store_deadline_ms):
+            deadline_s = min(requested_ms * 1e-3, self._limit_s)
             start, stop = batch.bounds[position : position + 2]
             if deadline_s > self._deadline_s and lost[start:stop].any():
                 found[position] = deadline_s
         return found
 
-    def add(self, waiting: Waiting) -> None:
+    def add(self, pending: PendingRequest) -> None:
         """Queue a request for its second look-up."""
-        self._queue.put(waiting)
+        self._queue.put(pending)
         self._worker.wake()
 
     def close(self) -> None:
         """Answer all queued requests, and close the store."""
         self._worker.stop()
-        if self._ladder is not None:
-            self._ladder.close()
+        if self._chain is not None:
+            self._chain.close()
 
-    def _answer_waiting(self) -> None:
+    def _answer_pending(self) -> None:
         while not self._queue.empty():
             self._answer(self._queue.get())
 
@@ -143,41 +143,41 @@ class SecondLookup:
         """Answer all queued requests at shutdown, even if some fail."""
         while not self._queue.empty():
             try:
-                self._answer_waiting()
+                self._answer_pending()
             except Exception as exc:  # noqa: BLE001 - the next request is served anyway
                 log.error("an answer was not sent: %s", trace_of(exc))
 
-    def _answer(self, waiting: Waiting) -> None:
-        features, context = waiting.features, waiting.context
+    def _answer(self, pending: PendingRequest) -> None:
+        features, context = pending.features, pending.context
         try:
-            features, context = self._look_up(waiting)
+            features, context = self._look_up(pending)
         except Exception as exc:  # noqa: BLE001 - the first answer can be sent
             log.error("a second look-up failed: %s", trace_of(exc))
         lost = int(((context["degraded"] & _LOST) != 0).sum())
         self.lost += lost
         self.found += len(context) - lost
         try:
-            response = self._respond(waiting.batch, features, context)
+            response = self._respond(pending.batch, features, context)
         except Exception as exc:  # noqa: BLE001 - a caller waits for an answer
             log.error("a second look-up was not answered: %s", trace_of(exc))
             text = f"the step failed: {type(exc).__name__}; the server's log has more"
             response = triton.refuse(self._pb, text, invalid=False)
         final = self._pb.TRITONSERVER_RESPONSE_COMPLETE_FINAL
-        waiting.sender.send(response, flags=final)
+        pending.sender.send(response, flags=final)
 
-    def _look_up(self, waiting: Waiting) -> tuple[Array, Array]:
+    def _look_up(self, pending: PendingRequest) -> tuple[Array, Array]:
         """Score a request again; rows for which the store is late stay as they were."""
-        if self._ladder is None:
-            self._ladder = self._open_ladder()
-        self._ladder.wait_for_store(waiting.deadline_s)
-        begun_us = time.monotonic_ns() // 1000
+        if self._chain is None:
+            self._chain = self._open_chain()
+        self._chain.wait_for_store(pending.deadline_s)
+        started_us = time.monotonic_ns() // 1000
         features, context = self._score(
-            waiting.batch, arrival_us=begun_us, ladder=self._ladder
+            pending.batch, arrival_us=started_us, chain=self._chain
         )
         # The product's latencies exclude the wait that this request allowed.
-        waited_us = round((self._ladder.counts.call_s or 0.0) * 1e6)
+        waited_us = round((self._chain.counts.call_s or 0.0) * 1e6)
         context["arrival_us"] += waited_us
         context["features_us"] -= np.minimum(context["features_us"], waited_us)
         late = (context["degraded"] & _LATE) != 0
-        features[late], context[late] = waiting.features[late], waiting.context[late]
+        features[late], context[late] = pending.features[late], pending.context[late]
         return features, context

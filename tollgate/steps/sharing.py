@@ -24,10 +24,10 @@ MOST_ROWS = 4_096  # 2 MB of vectors and look-ups
 _UNSHARED = np.uint32(STORE_LOST)
 
 Entity = tuple[int, bytes]  # its index in the spec, and an id
-Ask = Callable[[Sequence[Group]], list[Scored]]
+LookUp = Callable[[Sequence[Group]], list[Scored]]
 
 
-class _Kept(msgspec.Struct, frozen=True, eq=False):
+class _SharedResult(msgspec.Struct, frozen=True, eq=False):
     scored: Scored
     until_s: float
     entities: frozenset[Entity]
@@ -57,8 +57,8 @@ class DryShare:
         self._life_s = life_s
         self._most_rows = most_rows
         self._clock = clock
-        self._held = 0
-        self._kept: OrderedDict[bytes, _Kept] = OrderedDict()
+        self._rows_held = 0
+        self._results: OrderedDict[bytes, _SharedResult] = OrderedDict()
         self._users: dict[Entity, set[bytes]] = {}
 
     def score(
@@ -66,7 +66,7 @@ class DryShare:
         groups: Sequence[Group],
         *,
         fingerprints: npt.NDArray[np.uint64],
-        ask: Ask,
+        look_up: LookUp,
     ) -> list[Scored]:
         """
         Score groups of a batch; score identical dry groups only once per `life_s`.
@@ -74,29 +74,29 @@ class DryShare:
         Args:
             groups: Those that write come first.
             fingerprints: Of all rows of the batch; uint64 [N].
-            ask: Scores groups by the store; not called when none is left to score.
+            look_up: Scores groups by the store; not called when none is left to score.
         """
-        if not self._life_s or not (self._kept or any(one.dry for one in groups)):
-            return ask(groups)
+        if not self._life_s or not (self._results or any(one.dry for one in groups)):
+            return look_up(groups)
         now_s = self._clock()
         self._expire(now_s)
         # Rows of a dry request see each other, so only whole requests are identical.
         keys = [fingerprints[one.rows].tobytes() if one.dry else b"" for one in groups]
         for one in groups:
             if not one.dry:
-                self._forget(_entities(one))
-        found = {key: self._kept[key].scored for key in keys if key in self._kept}
-        asked = [
+                self._drop_changed(_entities(one))
+        found = {key: self._results[key].scored for key in keys if key in self._results}
+        looked_up = [
             at
             for at, key in enumerate(keys)
             if not key or (key not in found and keys.index(key) == at)
         ]
-        fresh = ask([groups[at] for at in asked]) if asked else []
-        results: dict[int, Scored] = dict(zip(asked, fresh, strict=True))
-        for at in asked:
+        fresh = look_up([groups[at] for at in looked_up]) if looked_up else []
+        results: dict[int, Scored] = dict(zip(looked_up, fresh, strict=True))
+        for at in looked_up:
             if keys[at]:
                 found[keys[at]] = results[at]
-                self._keep(keys[at], groups[at], results[at], now_s=now_s)
+                self._store(keys[at], groups[at], results[at], now_s=now_s)
         self.rows += sum(
             len(one.rows) for at, one in enumerate(groups) if at not in results
         )
@@ -104,36 +104,36 @@ class DryShare:
             results[at] if at in results else found[key] for at, key in enumerate(keys)
         ]
 
-    def _keep(self, key: bytes, group: Group, scored: Scored, *, now_s: float) -> None:
+    def _store(self, key: bytes, group: Group, scored: Scored, *, now_s: float) -> None:
         rows = len(group.rows)
         if rows > self._most_rows or (scored.degraded & _UNSHARED).any():
             return
         entities = _entities(group)
-        self._kept[key] = _Kept(scored, now_s + self._life_s, entities)
+        self._results[key] = _SharedResult(scored, now_s + self._life_s, entities)
         for one in entities:
             self._users.setdefault(one, set()).add(key)
-        self._held += rows
-        while self._held > self._most_rows:
-            self._drop(next(iter(self._kept)))
+        self._rows_held += rows
+        while self._rows_held > self._most_rows:
+            self._drop(next(iter(self._results)))
 
     def _expire(self, now_s: float) -> None:
         """Drop expired requests; they are in order of time."""
-        while self._kept:
-            key, oldest = next(iter(self._kept.items()))
+        while self._results:
+            key, oldest = next(iter(self._results.items()))
             if oldest.until_s > now_s:
                 return
             self._drop(key)
 
-    def _forget(self, entities: frozenset[Entity]) -> None:
+    def _drop_changed(self, entities: frozenset[Entity]) -> None:
         """Drop the results that were read from entities that are about to change."""
         for one in entities & self._users.keys():
             for key in tuple(self._users.get(one, ())):
                 self._drop(key)
 
     def _drop(self, key: bytes) -> None:
-        kept = self._kept.pop(key)
-        self._held -= len(kept.scored.degraded)
-        for one in kept.entities:
+        dropped = self._results.pop(key)
+        self._rows_held -= len(dropped.scored.degraded)
+        for one in dropped.entities:
             users = self._users[one]
             users.discard(key)
             if not users:

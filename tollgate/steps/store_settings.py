@@ -19,7 +19,7 @@ from tollgate.schema import (
     UPDATES,
     UPDATES_PARAMETER,
 )
-from tollgate.store.breaker import Rules
+from tollgate.store.breaker import BreakerRules
 from tollgate.store.opening import StoreSettings
 
 _CONFIG = "config.pbtxt"
@@ -46,8 +46,8 @@ def store_settings(parameters: Mapping[str, str]) -> StoreSettings:
         InputError: A parameter is no number, out of its range, or none of its allowed
             words.
     """
-    usual, breaker = StoreSettings(), Rules()
-    told = {
+    defaults, breaker = StoreSettings(), BreakerRules()
+    numbers = {
         name: _number(name, parameters[name]) * _UNITS[name]
         for name in parameters.keys() & _UNITS.keys()
     }
@@ -56,25 +56,29 @@ def store_settings(parameters: Mapping[str, str]) -> StoreSettings:
         problem = f"{updates!r} is none of {', '.join(UPDATES)}"
         raise InputError(_CONFIG, problem, where=UPDATES_PARAMETER)
     return StoreSettings(
-        deadline_s=told.get(STORE_DEADLINE_PARAMETER, usual.deadline_s),
-        deadline_limit_s=told.get(
-            STORE_DEADLINE_LIMIT_PARAMETER, usual.deadline_limit_s
+        deadline_s=numbers.get(STORE_DEADLINE_PARAMETER, defaults.deadline_s),
+        deadline_limit_s=numbers.get(
+            STORE_DEADLINE_LIMIT_PARAMETER, defaults.deadline_limit_s
         ),
-        breaker=Rules(
+        breaker=BreakerRules(
             failures_in_a_row=round(
-                told.get(BREAKER_FAILURES_PARAMETER, breaker.failures_in_a_row)
+                numbers.get(BREAKER_FAILURES_PARAMETER, breaker.failures_in_a_row)
             ),
-            recent_calls=round(told.get(BREAKER_CALLS_PARAMETER, breaker.recent_calls)),
-            failed_share=told.get(BREAKER_SHARE_PARAMETER, breaker.failed_share),
-            probe_interval_s=told.get(STORE_PROBE_PARAMETER, breaker.probe_interval_s),
+            recent_calls=round(
+                numbers.get(BREAKER_CALLS_PARAMETER, breaker.recent_calls)
+            ),
+            failed_share=numbers.get(BREAKER_SHARE_PARAMETER, breaker.failed_share),
+            probe_interval_s=numbers.get(
+                STORE_PROBE_PARAMETER, breaker.probe_interval_s
+            ),
         ),
         last_known_bytes=round(
-            told.get(LAST_KNOWN_SIZE_PARAMETER, usual.last_known_bytes)
+            numbers.get(LAST_KNOWN_SIZE_PARAMETER, defaults.last_known_bytes)
         ),
-        last_known_max_age_s=told.get(
-            LAST_KNOWN_AGE_PARAMETER, usual.last_known_max_age_s
+        last_known_max_age_s=numbers.get(
+            LAST_KNOWN_AGE_PARAMETER, defaults.last_known_max_age_s
         ),
-        tables_bytes=round(told.get(TABLES_SIZE_PARAMETER, usual.tables_bytes)),
+        tables_bytes=round(numbers.get(TABLES_SIZE_PARAMETER, defaults.tables_bytes)),
         updates=updates != "stream",
         marks=updates == "scoring",
     )

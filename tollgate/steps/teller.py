@@ -20,12 +20,12 @@ from tollgate.worker import Worker
 
 INTERVAL_S = 1.0
 _AT_ONCE = 8  # messages; between two groups of them the step gets the interpreter
-BREATH_S = 0.001
+PAUSE_S = 0.001
 
 Labels = tuple[tuple[str, str], ...]
 
 
-class Counters:
+class MetricBuffer:
     """
     Buffer the counters and histograms of one step, and export their increments.
 
@@ -88,7 +88,7 @@ class Counters:
         self.add(f"{name}_sum", labels, number=float(values.sum()))
         self.add(f"{name}_count", labels, number=len(values))
 
-    def tell(self, *, pause: Callable[[float], object] = lambda _: None) -> None:
+    def export(self, *, pause: Callable[[float], object] = lambda _: None) -> None:
         """
         Send the increments to Triton.
 
@@ -107,10 +107,10 @@ class Counters:
                 self._metrics[key].increment(number)
                 sent += 1
                 if sent % _AT_ONCE == 0:
-                    pause(BREATH_S)
+                    pause(PAUSE_S)
 
 
-def each_second(export: Callable[[], None], *, name: str) -> Worker:
+def export_each_second(export: Callable[[], None], *, name: str) -> Worker:
     """Run a function once a second from a separate thread, and once at the end."""
     worker = Worker(name, export, pause_s=INTERVAL_S, finish=export)
     worker.start()

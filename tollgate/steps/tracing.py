@@ -23,8 +23,8 @@ from tollgate.tracing.request_spans import Part, RequestSpans
 from tollgate.tracing.spans import Attribute, Span, SpanWriter
 
 Array = triton.Array
-Given = TypeVar("Given")
-Taken = TypeVar("Taken")
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 _TRANSACTION_ID = "tollgate.transaction_id"
 _ALL_BAD = "every row is bad"
@@ -67,11 +67,11 @@ class StepTraces:
         self._last_us = now_us
 
     def timed(
-        self, name: str, call: Callable[[Given], Taken]
-    ) -> Callable[[Given], Taken]:
+        self, name: str, call: Callable[[Argument], Result]
+    ) -> Callable[[Argument], Result]:
         """Wrap a function so that each call is recorded as a separate part."""
 
-        def timed_call(given: Given) -> Taken:
+        def timed_call(given: Argument) -> Result:
             self._last_us = _now_us()
             try:
                 return call(given)
@@ -86,7 +86,7 @@ class StepTraces:
         *,
         ids: Sequence[bytes],
         bounds: Sequence[int],
-        hopeless: Sequence[int],
+        rejected: Sequence[int],
         began_us: int,
         worked_us: int,
     ) -> None:
@@ -97,7 +97,7 @@ class StepTraces:
             requests: Of the batch.
             ids: Transaction ids, row by row.
             bounds: First row of each request, then the end of the last.
-            hopeless: Positions of the requests that no other step will see.
+            rejected: Positions of the requests that no other step will see.
             began_us: Time at which the step took the batch.
             worked_us: Working time that the step reports.
         """
@@ -105,13 +105,17 @@ class StepTraces:
 
         def spans() -> Iterator[Span]:
             for place, trace in self._traced(requests, lambda at: ids[bounds[at]]):
-                ours = RequestSpans(trace, ended_us, arrival_us=began_us)
-                yield from self._step(ours, began_us, ended_us, rows=bounds[-1])
-                if place in hopeless:
-                    told = self._whole(bounds, place)
-                    yield ours.whole(self._product, told, problem=_ALL_BAD)
+                request_spans = RequestSpans(trace, ended_us, arrival_us=began_us)
+                yield from self._step(
+                    request_spans, began_us, ended_us, rows=bounds[-1]
+                )
+                if place in rejected:
+                    attributes = self._request_attributes(bounds, place)
+                    yield request_spans.request(
+                        self._product, attributes, problem=_ALL_BAD
+                    )
 
-        self._tell(spans)
+        self._write(spans)
 
     def decided(
         self,
@@ -140,25 +144,27 @@ class StepTraces:
             ):
                 first, end = bounds[place], bounds[place + 1]
                 arrival_us = int(context["arrival_us"][first])
-                ours = RequestSpans(trace, ended_us, arrival_us=arrival_us)
+                request_spans = RequestSpans(trace, ended_us, arrival_us=arrival_us)
                 scored_us = arrival_us + int(context["features_us"][first])
-                yield from ours.nested(Part(_MODEL, scored_us, began_us), ())
-                yield from self._step(ours, began_us, ended_us, rows=len(context))
-                told = self._whole(bounds, place)
-                told["tollgate.dry_run"] = bool(context["dry_run"][first])
-                each = [
-                    _told_of(row, _id_of(context, row), outputs)
+                yield from request_spans.step(Part(_MODEL, scored_us, began_us), ())
+                yield from self._step(
+                    request_spans, began_us, ended_us, rows=len(context)
+                )
+                attributes = self._request_attributes(bounds, place)
+                attributes["tollgate.dry_run"] = bool(context["dry_run"][first])
+                row_attributes = [
+                    _row_attributes(row, _id_of(context, row), outputs)
                     for row in range(first, end)
                 ]
-                if len(each) == 1:
-                    told |= each[0]
+                if len(row_attributes) == 1:
+                    attributes |= row_attributes[0]
                 else:
-                    yield from ours.rows(each)
-                yield ours.whole(self._product, told)
+                    yield from request_spans.rows(row_attributes)
+                yield request_spans.request(self._product, attributes)
 
-        self._tell(spans)
+        self._write(spans)
 
-    def _tell(self, spans: Callable[[], Iterator[Span]]) -> None:
+    def _write(self, spans: Callable[[], Iterator[Span]]) -> None:
         try:
             self._writer.write(spans())
         except Exception as exc:  # noqa: BLE001 - a trace must not fail an answer
@@ -167,13 +173,15 @@ class StepTraces:
             self._failed = True
 
     def _step(
-        self, ours: RequestSpans, began_us: int, ended_us: int, *, rows: int
+        self, request_spans: RequestSpans, began_us: int, ended_us: int, *, rows: int
     ) -> list[Span]:
         step = Part(self._model, began_us, ended_us)
-        told = {"tollgate.batch_rows": rows}
-        return ours.nested(step, self._parts, attributes=told)
+        attributes = {"tollgate.batch_rows": rows}
+        return request_spans.step(step, self._parts, attributes=attributes)
 
-    def _whole(self, bounds: Sequence[int], place: int) -> dict[str, Attribute]:
+    def _request_attributes(
+        self, bounds: Sequence[int], place: int
+    ) -> dict[str, Attribute]:
         rows = bounds[place + 1] - bounds[place]
         return {"tollgate.product": self._product, "tollgate.rows": rows}
 
@@ -210,24 +218,24 @@ def open_traces(*, product: str, model: str) -> StepTraces | None:
     return StepTraces(writer, product=product, model=model, rate=rate)
 
 
-def _told_of(
+def _row_attributes(
     row: int, transaction_id: bytes, outputs: Mapping[str, Array]
 ) -> dict[str, Attribute]:
     """Return the span attributes of a row: no score, no customer, no amount."""
-    told: dict[str, Attribute] = {
+    attributes: dict[str, Attribute] = {
         _TRANSACTION_ID: transaction_id.decode(errors="replace")
     }
     for name in ("decision", "release"):
-        told[f"tollgate.{name}"] = outputs[name][row, 0].decode()
-    told["tollgate.degraded"] = int(np.uint32(outputs["degraded"][row, 0]))
-    told["tollgate.refused"] = bool(outputs["error"][row, 0])
-    return told
+        attributes[f"tollgate.{name}"] = outputs[name][row, 0].decode()
+    attributes["tollgate.degraded"] = int(np.uint32(outputs["degraded"][row, 0]))
+    attributes["tollgate.refused"] = bool(outputs["error"][row, 0])
+    return attributes
 
 
 def _id_of(context: Array, row: int) -> bytes:
     """Read a row's transaction id from the context."""
-    whole: bytes = context["transaction_id"][row].tobytes()
-    return whole[: int(context["transaction_id_length"][row])]
+    slot: bytes = context["transaction_id"][row].tobytes()
+    return slot[: int(context["transaction_id_length"][row])]
 
 
 def _now_us() -> int:

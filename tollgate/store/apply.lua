@@ -3,7 +3,7 @@
 -- and defaults are NumPy's work (tollgate/features/entries.py has the layout).
 --
 -- KEYS     one per entity value
--- ARGV[1]  "1" to write, "0" for a dry run: the same answer, nothing kept;
+-- ARGV[1]  "1" to write, "0" for a dry run: the same answer, nothing stored;
 --          "2" to write and return no values
 -- ARGV[2]  per key, 24 bytes: horizon_us i8, cap u4, ttl_s u4, events u4,
 --          entry_bytes u4: 48, and 8 for each column that follows
@@ -12,7 +12,7 @@
 --
 -- It reads no clock and no chance, so the append-only file may keep the call in
 -- place of its effect: loading it gives the same values, byte by byte. Only their
--- time to live then begins anew.
+-- time to live then begins again.
 
 local HEADER, BASE = 32, 48
 local VERSION = 1
@@ -95,14 +95,14 @@ local values, statuses = {}, {}
 -- of the header's words are the old ones. Returns the value, or nil if it is not so.
 local function append(value, horizon, cap, count, entry)
   local stop = #value + 1
-  local form, checksum, overflow, kept, low, high, dropped_low, dropped_high =
+  local form, checksum, overflow, stored, low, high, dropped_low, dropped_high =
     unpack('<I4I4I4I4I4I4I4I4', value)
-  if form ~= entry * 256 + VERSION or kept == 0 or HEADER + kept * entry + 1 ~= stop
+  if form ~= entry * 256 + VERSION or stored == 0 or HEADER + stored * entry + 1 ~= stop
       or high >= NEGATIVE or dropped_high >= NEGATIVE then
     return nil
   end
   local watermark, dropped = high * WRAP + low, dropped_high * WRAP + dropped_low
-  checksum = checksum - kept - low - high
+  checksum = checksum - stored - low - high
   local newest = unpack('<i8', value, stop - entry)
   local past = at + count * entry
   for p = at, past - 1, entry do
@@ -125,10 +125,10 @@ local function append(value, horizon, cap, count, entry)
     checksum = checksum - words(value, from, entry)
     from = from + entry
   end
-  kept = (stop - from) / entry + count
-  if kept > cap or (count > 1 and unpack('<i8', events, at) < oldest) then return nil end
-  checksum = (checksum + kept + low + high) % WRAP
-  return pack('<I4I4I4I4I4I4I4I4', form, checksum, overflow, kept, low, high,
+  stored = (stop - from) / entry + count
+  if stored > cap or (count > 1 and unpack('<i8', events, at) < oldest) then return nil end
+  checksum = (checksum + stored + low + high) % WRAP
+  return pack('<I4I4I4I4I4I4I4I4', form, checksum, overflow, stored, low, high,
     dropped_low, dropped_high) .. sub(value, from) .. sub(events, at, past - 1)
 end
 
@@ -157,28 +157,28 @@ local function merge(value, horizon, cap, count, entry)
     if foreign then
       status = FOREIGN
     elseif old then
-      local kept = sub(body, old, old + entry - 1)
-      local has = unpack('<I4', kept, 37)
+      local stored = sub(body, old, old + entry - 1)
+      local has = unpack('<I4', stored, 37)
       local merged
       if bit(flags, PURCHASE) == 1 and bit(has, PURCHASE) == 0 then
         -- A label came first and holds the place: the purchase joins it.
         -- The columns are the purchase's, like all but the label.
         merged = sub(event, 1, 36) .. pack('<I4', has + PURCHASE)
-          .. sub(kept, 41, BASE) .. sub(event, BASE + 1)
+          .. sub(stored, 41, BASE) .. sub(event, BASE + 1)
       elseif bit(flags, PURCHASE) == 0 and (bit(has, LABELLED) == 0
           or floor(flags / REVISION) > floor(has / REVISION)) then
-        merged = sub(kept, 1, 36) .. pack('<I4', flags + bit(has, PURCHASE))
-          .. sub(event, 41, BASE) .. sub(kept, BASE + 1)
+        merged = sub(stored, 1, 36) .. pack('<I4', flags + bit(has, PURCHASE))
+          .. sub(event, 41, BASE) .. sub(stored, BASE + 1)
       end
       if merged then
         local head, tail = sub(body, 1, old - 1), sub(body, old + entry)
-        if sub(merged, 1, 8) == sub(kept, 1, 8) then
+        if sub(merged, 1, 8) == sub(stored, 1, 8) then
           body = head .. merged .. tail
         else
           -- The label named another time than its purchase has.
           body = insert(head .. tail, merged)
         end
-        checksum = checksum - words(kept, 1, entry) + words(merged, 1, entry)
+        checksum = checksum - words(stored, 1, entry) + words(merged, 1, entry)
         checksum = checksum % WRAP
         changed = true
       else

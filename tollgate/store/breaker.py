@@ -18,7 +18,7 @@ from collections.abc import Callable
 import msgspec
 
 
-class State(enum.IntEnum):
+class BreakerState(enum.IntEnum):
     """State of the circuit breaker; the numbers are those of its metric."""
 
     CLOSED = 0
@@ -26,7 +26,7 @@ class State(enum.IntEnum):
     OPEN = 2
 
 
-class Rules(msgspec.Struct, frozen=True):
+class BreakerRules(msgspec.Struct, frozen=True):
     """
     Configure when a circuit breaker opens, and how often it probes.
 
@@ -47,7 +47,7 @@ class Rules(msgspec.Struct, frozen=True):
     probe_jitter: float = 0.2
 
 
-class Breaker:
+class CircuitBreaker:
     """
     Track the state of one store, as one caller sees it.
 
@@ -65,10 +65,10 @@ class Breaker:
         clock: Callable[[], float],
         chance: Callable[[], float],
         *,
-        rules: Rules | None = None,
+        rules: BreakerRules | None = None,
     ) -> None:
-        self.rules = rules or Rules()
-        self.state = State.CLOSED
+        self.rules = rules or BreakerRules()
+        self.state = BreakerState.CLOSED
         self.opened = 0  # number of times it opened
         self._clock = clock
         self._chance = chance
@@ -78,13 +78,13 @@ class Breaker:
 
     def allows(self) -> bool:
         """Return True if a batch may call the store now."""
-        return self.state is not State.OPEN
+        return self.state is not BreakerState.OPEN
 
     def succeeded(self) -> None:
         """Record a call that was answered in time."""
-        if self.state is State.HALF_OPEN:
+        if self.state is BreakerState.HALF_OPEN:
             self._recent.clear()
-            self.state = State.CLOSED
+            self.state = BreakerState.CLOSED
         self._in_a_row = 0
         self._recent.append(False)
 
@@ -102,7 +102,7 @@ class Breaker:
             sum(self._recent) >= rules.failed_share * rules.recent_calls
         )
         if (
-            self.state is State.CLOSED
+            self.state is BreakerState.CLOSED
             and self._in_a_row < rules.failures_in_a_row
             and not many
         ):
@@ -111,7 +111,7 @@ class Breaker:
         self._in_a_row = 0
         self.opened += 1
         self._plan_probe()
-        self.state = State.OPEN
+        self.state = BreakerState.OPEN
         return True
 
     def until_probe_s(self) -> float:
@@ -122,7 +122,7 @@ class Breaker:
         """Record the outcome of a probe."""
         self._plan_probe()
         if answered:
-            self.state = State.HALF_OPEN
+            self.state = BreakerState.HALF_OPEN
 
     def _plan_probe(self) -> None:
         rules = self.rules

@@ -13,20 +13,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from tollgate.errors import StoreError, StorePartial, without_frames
-from tollgate.store.breaker import Breaker, State
-from tollgate.store.connection import Meanwhile, idle
+from tollgate.store.breaker import BreakerState, CircuitBreaker
+from tollgate.store.connection import WaitCallback, do_nothing
 from tollgate.store.feeds import Feeds
 from tollgate.store.lookups import Lookups
 from tollgate.store.online import Packed
 from tollgate.store.prober import Prober
 from tollgate.store.redis import Answer, Mode, RedisStore
-from tollgate.store.scored import Counts, outcome_of
-from tollgate.store.tables import Tables, Wanted
+from tollgate.store.scored import StoreCounts, outcome_of
+from tollgate.store.tables import TableQuery, Tables
 
 log = logging.getLogger(__name__)
 
 
-class Caller:
+class StoreCaller:
     """
     Call the store of one product.
 
@@ -44,11 +44,11 @@ class Caller:
         self,
         store: RedisStore,
         *,
-        breaker: Breaker,
+        breaker: CircuitBreaker,
         feeds: Feeds,
         tables: Tables,
         lookups: Lookups,
-        counts: Counts,
+        counts: StoreCounts,
         updates: bool,
     ) -> None:
         self._store = store
@@ -60,14 +60,14 @@ class Caller:
         self._updates = updates
         self._prober = Prober(breaker, store.probe)
 
-    def ask(
+    def call(
         self,
         packed: Sequence[Packed],
         write: Sequence[bool],
         *,
         now_us: int,
-        wanted: Wanted,
-        meanwhile: Meanwhile = idle,
+        query: TableQuery,
+        on_wait: WaitCallback = do_nothing,
     ) -> tuple[list[Answer] | StoreError, Sequence[Any]]:
         """
         Call the store if the circuit breaker allows it.
@@ -76,8 +76,8 @@ class Caller:
             packed: Batches.
             write: Per batch, False for a dry run.
             now_us: The clock.
-            wanted: The values of tables that the batches need.
-            meanwhile: Called while the store works; not called if no command could be
+            query: The values of tables that the batches need.
+            on_wait: Called while the store works; not called if no command could be
                 sent.
 
         Returns:
@@ -95,33 +95,33 @@ class Caller:
             if one.call.keys
         ]
         feeds = self._feeds.commands(now_us, newest_us=_newest_us(packed, write))
-        tables = wanted.commands()
+        tables = query.commands()
         lookups = self._lookups.commands([one.purchases for one in packed])
-        beside = [*feeds, *tables, *lookups]
-        begun_s = time.perf_counter()
-        asked: list[Answer] | StoreError
+        extra_commands = [*feeds, *tables, *lookups]
+        started_s = time.perf_counter()
+        answers: list[Answer] | StoreError
         try:
-            asked, replies = self._store.flush(
-                calls, beside=beside, meanwhile=meanwhile
+            answers, replies = self._store.flush(
+                calls, extra_commands=extra_commands, on_wait=on_wait
             )
             outcome = "answered"
         except StorePartial as part:
-            asked, replies = without_frames(part), part.replies
+            answers, replies = without_frames(part), part.replies
             outcome = outcome_of(part)
         except StoreError as error:
-            counts.call_s = time.perf_counter() - begun_s
+            counts.call_s = time.perf_counter() - started_s
             counts.calls[outcome_of(error)] += 1
             self._failed(error)
             return without_frames(error), ()
-        counts.call_s = time.perf_counter() - begun_s
+        counts.call_s = time.perf_counter() - started_s
         counts.calls[outcome] += 1
-        if self._breaker.state is not State.CLOSED:
+        if self._breaker.state is not BreakerState.CLOSED:
             log.warning("the store answers again")
         self._breaker.succeeded()
         if feeds:
             self._feeds.note(replies[: len(feeds)])
-        self._tables.note(wanted, replies[len(feeds) : len(feeds) + len(tables)])
-        return asked, replies[len(feeds) + len(tables) :]
+        self._tables.take_replies(query, replies[len(feeds) : len(feeds) + len(tables)])
+        return answers, replies[len(feeds) + len(tables) :]
 
     def close(self) -> None:
         """Stop the prober and close the connection."""
@@ -133,7 +133,7 @@ class Caller:
         log.debug("%s", error)
         before = self._breaker.state
         if self._breaker.failed():
-            if before is State.CLOSED:
+            if before is BreakerState.CLOSED:
                 log.warning("the store is left alone until it answers: %s", error)
             self._prober.wake()
 

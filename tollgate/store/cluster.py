@@ -8,17 +8,17 @@ from typing import Any
 
 from tollgate.errors import OutcomeUnknown, StoreError, StorePartial
 from tollgate.store.address import Address, read_address
-from tollgate.store.breaker import Rules
-from tollgate.store.connection import Command, Meanwhile, idle
+from tollgate.store.breaker import BreakerRules
+from tollgate.store.connection import Command, WaitCallback, do_nothing
 from tollgate.store.events import Call
 from tollgate.store.nodes import Nodes
 from tollgate.store.pieces import join_answers, join_replies, split_call, split_command
 from tollgate.store.redis import Answer, Mode, RedisStore
-from tollgate.store.wording import words_of
+from tollgate.store.wording import describe_error
 
 
 def open_store(
-    url: str, *, deadline_s: float, rules: Rules | None = None
+    url: str, *, deadline_s: float, rules: BreakerRules | None = None
 ) -> RedisStore:
     """
     Open the store at an address, either one Redis or a cluster.
@@ -34,7 +34,7 @@ def open_store(
     address = read_address(url)
     if not address.cluster:
         return RedisStore(url, deadline_s=deadline_s)
-    return ClusterStore(address, deadline_s=deadline_s, rules=rules or Rules())
+    return ClusterStore(address, deadline_s=deadline_s, rules=rules or BreakerRules())
 
 
 class ClusterStore(RedisStore):
@@ -47,7 +47,9 @@ class ClusterStore(RedisStore):
         rules: Circuit breaker rules for its nodes.
     """
 
-    def __init__(self, address: Address, *, deadline_s: float, rules: Rules) -> None:
+    def __init__(
+        self, address: Address, *, deadline_s: float, rules: BreakerRules
+    ) -> None:
         self.deadline_s = deadline_s
         self._nodes = Nodes(address, deadline_s=deadline_s, rules=rules)
 
@@ -60,17 +62,17 @@ class ClusterStore(RedisStore):
         self,
         calls: list[tuple[Call, Mode]],
         *,
-        beside: Sequence[Command],
-        meanwhile: Meanwhile = idle,
+        extra_commands: Sequence[Command],
+        on_wait: WaitCallback = do_nothing,
     ) -> tuple[list[Answer], list[Any]]:
         """
         Run calls of the Lua function, and commands after them, on all nodes at once.
 
         Args:
             calls: Each call, and its mode.
-            beside: Commands with one key each, or MGET; idempotent ones, on which no
-                answer depends.
-            meanwhile: Called while the nodes work.
+            extra_commands: Commands with one key each, or MGET; idempotent ones, on
+                which no answer depends.
+            on_wait: Called while the nodes work.
 
         Returns:
             As with one Redis; MGET has an exception for each key that is lost.
@@ -82,32 +84,38 @@ class ClusterStore(RedisStore):
         until_s = time.monotonic() + self.deadline_s
         split = [split_call(call, mode) for call, mode in calls]
         commands = [one for part in split for one in part]
-        commands += [one for command in beside for one in split_command(command)]
-        replies = iter(self._nodes.run(commands, until_s, meanwhile))
+        commands += [
+            one for command in extra_commands for one in split_command(command)
+        ]
+        replies = iter(self._nodes.run(commands, until_s, on_wait))
         parts = [[next(replies) for _ in part] for part in split]
-        told = [join_replies(command, replies) for command in beside]
+        command_replies = [join_replies(command, replies) for command in extra_commands]
         answers = [
             join_answers(call, mode, part)
             for (call, mode), part in zip(calls, parts, strict=True)
         ]
         lost = [[isinstance(one, Exception) for one in part] for part in parts]
         if any(map(any, lost)):
-            error = _worst([one for part in parts for one in part])
+            error = _error_for_all([one for part in parts for one in part])
             if all(map(all, lost)):
                 raise error
-            raise StorePartial(answers, told, lost=lost, problem=str(error)) from error
-        return answers, told
+            raise StorePartial(
+                answers, command_replies, lost=lost, problem=str(error)
+            ) from error
+        return answers, command_replies
 
     def probe(self) -> bool:
         """Return True if any node answers; this reads the slot map again."""
-        return self._nodes.learn(time.monotonic() + self.deadline_s, patient=True)
+        return self._nodes.learn(
+            time.monotonic() + self.deadline_s, allow_handshake=True
+        )
 
     def close(self) -> None:
         """Drop all connections; the next call opens new ones."""
         self._nodes.close()
 
 
-def _worst(replies: Sequence[Any]) -> StoreError:
+def _error_for_all(replies: Sequence[Any]) -> StoreError:
     """Choose the error to raise for all: prefer one that leaves the outcome unknown."""
     errors = [one for one in replies if isinstance(one, Exception)]
     for error in errors:
@@ -116,4 +124,4 @@ def _worst(replies: Sequence[Any]) -> StoreError:
     for error in errors:
         if isinstance(error, StoreError):
             return error
-    return StoreError(f"the store refused: {words_of(errors[0])}")
+    return StoreError(f"the store refused: {describe_error(errors[0])}")

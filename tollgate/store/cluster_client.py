@@ -9,7 +9,7 @@ import redis
 
 from tollgate.errors import StoreError
 from tollgate.store.address import Address, open_client, read_address
-from tollgate.store.breaker import Rules
+from tollgate.store.breaker import BreakerRules
 from tollgate.store.nodes import Nodes
 
 
@@ -42,7 +42,7 @@ class ClusterClient(redis.Redis):
 
     def __init__(self, address: Address, *, timeout_s: float) -> None:
         super().__init__(protocol=2)  # for parsing replies; it never connects
-        self._nodes = Nodes(address, deadline_s=timeout_s, rules=Rules())
+        self._nodes = Nodes(address, deadline_s=timeout_s, rules=BreakerRules())
         self._timeout_s = timeout_s
 
     def execute_command(self, *args: Any, **options: Any) -> Any:

@@ -11,27 +11,27 @@ from typing import Any
 
 from tollgate.errors import InputError, StoreError, StoreLost, without_frames
 from tollgate.store.address import Address, connection_arguments, connection_maker
-from tollgate.store.wording import words_of
+from tollgate.store.wording import describe_error
 
 log = logging.getLogger(__name__)
 
 Command = tuple[Any, ...]
-Meanwhile = Callable[[], object]  # function to run while a store works
+WaitCallback = Callable[[], object]  # runs while a store works
 
 MAX_OWED = 16  # late replies to wait for; with more, a new connection is opened
 # Longest TLS handshake where no request waits for it.
 HANDSHAKE_S = 0.25
 
 
-def idle() -> None:
-    """Do nothing; the default for `meanwhile`."""
+def do_nothing() -> None:
+    """Do nothing; the default for `on_wait`."""
 
 
-def taken_s(meanwhile: Meanwhile) -> float:
-    """Call `meanwhile`, and return how long it took, in seconds."""
-    begun_s = time.monotonic()
-    meanwhile()
-    return time.monotonic() - begun_s
+def call_duration_s(on_wait: WaitCallback) -> float:
+    """Call `on_wait`, and return how long it took, in seconds."""
+    started_s = time.monotonic()
+    on_wait()
+    return time.monotonic() - started_s
 
 
 class Connection:
@@ -77,15 +77,15 @@ class Connection:
         commands: Sequence[Command],
         until_s: float,
         *,
-        meanwhile: Meanwhile = idle,
+        on_wait: WaitCallback = do_nothing,
     ) -> list[Any]:
         """
         Send commands and read their replies; errors that Redis replied are among them.
 
-        The time that `meanwhile` takes is added to the time that Redis has.
+        The time that `on_wait` takes is added to the time that Redis has.
         """
         self.send(commands, until_s)
-        until_s += taken_s(meanwhile)
+        until_s += call_duration_s(on_wait)
         return self.receive(len(commands), until_s)
 
     def send(self, commands: Sequence[Command], until_s: float) -> None:
@@ -162,8 +162,8 @@ class Connection:
         try:
             self.renew()
             self.open(time.monotonic() + deadline_s + extra_s)
-            asked = [(b"PING",), *commands]
-            alive = self.exchange(asked, time.monotonic() + deadline_s)[0]
+            probes = [(b"PING",), *commands]
+            alive = self.exchange(probes, time.monotonic() + deadline_s)[0]
         except (self.errors.RedisError, InputError, StoreError, OSError):
             self.close()
             return False
@@ -195,13 +195,13 @@ class Connection:
                     self._send_whole(packed, until_s)
                     return
             except self.errors.ConnectionError as exc:
-                log.debug("the store's connection is replaced: %s", words_of(exc))
+                log.debug("the store's connection is replaced: %s", describe_error(exc))
             self.close()
         self.open(until_s)
         try:
             self._send_whole(packed, until_s)
         except self.errors.ConnectionError as exc:
-            raise StoreLost(words_of(exc)) from exc
+            raise StoreLost(describe_error(exc)) from exc
 
     def _ended(self) -> bool:
         """Return True if the other side hung up while no reply was due."""
@@ -233,7 +233,7 @@ class Connection:
         except errors.TimeoutError:
             raise
         except (errors.RedisError, OSError) as exc:
-            raise StoreLost(words_of(exc)) from exc
+            raise StoreLost(describe_error(exc)) from exc
         self._owed -= 1
         return reply
 

@@ -36,7 +36,7 @@ _CHECKSUM = slice(4, 8)
 _WORST = max(Decision)
 
 
-class DecidedRows(msgspec.Struct, frozen=True, eq=False):
+class StoredDecisions(msgspec.Struct, frozen=True, eq=False):
     """
     Hold the stored decisions of M rows.
 
@@ -55,17 +55,17 @@ class DecidedRows(msgspec.Struct, frozen=True, eq=False):
     release: npt.NDArray[np.object_]
 
 
-def decided_key(product: str, transaction_id: bytes) -> bytes:
+def stored_decision_key(product: str, transaction_id: bytes) -> bytes:
     """Return the store key of a decision."""
     return b"tollgate:%b:decided:%b" % (product.encode(), transaction_id)
 
 
-def keep_command(key: bytes, value: bytes, *, window_ms: int) -> Command:
+def store_command(key: bytes, value: bytes, *, window_ms: int) -> Command:
     """Build the command that stores a decision for a window, unless one is stored."""
     return (b"SET", key, value, b"NX", b"PX", window_ms)
 
 
-def pack_decided(
+def pack_stored_decision(
     fingerprint: int,
     *,
     decision: int,
@@ -100,7 +100,7 @@ def pack_decided(
     return bytes(value)
 
 
-def sound_fingerprint(value: bytes) -> int | None:
+def verified_fingerprint(value: bytes) -> int | None:
     """
     Verify a value from the store; return its fingerprint, or None if it is invalid.
     """
@@ -109,13 +109,13 @@ def sound_fingerprint(value: bytes) -> int | None:
     version, decision, named, checksum, fingerprint, _, _, coded = _HEAD.unpack_from(
         value
     )
-    sound = version == DECIDED_VERSION and decision <= _WORST
-    if sound and len(value) == _HEAD.size + named + coded:
+    valid = version == DECIDED_VERSION and decision <= _WORST
+    if valid and len(value) == _HEAD.size + named + coded:
         return int(fingerprint) if checksum == _checksum(value) else None
     return None
 
 
-def read_decided(slots: npt.NDArray[np.void]) -> DecidedRows:
+def read_stored_decisions(slots: npt.NDArray[np.void]) -> StoredDecisions:
     """
     Read values that were verified.
 
@@ -134,7 +134,7 @@ def read_decided(slots: npt.NDArray[np.void]) -> DecidedRows:
         start = row * EARLIER_BYTES + DECIDED.itemsize
         release[row] = raw[start : start + named]
         codes[row] = raw[start + named : start + named + coded]
-    return DecidedRows(
+    return StoredDecisions(
         decision=head["decision"].astype(np.uint8),
         score=head["score"].astype(np.float32),
         degraded=head["degraded"].astype(np.uint32),

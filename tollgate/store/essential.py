@@ -45,9 +45,11 @@ class Essentials:
         self._fields = sorted(
             {name for at in chosen for name in _fields_of(spec, at)} - {AMOUNT}
         )
-        self._taken = sorted({name for at in chosen for name in _taken_of(spec, at)})
+        self._table_columns = sorted(
+            {name for at in chosen for name in _table_columns_needed(spec, at)}
+        )
 
-    def left_out(self, fields: Fields, count: int) -> U32:
+    def missing_fields(self, fields: Fields, count: int) -> U32:
         """
         Mark the rows that were sent without an essential field.
 
@@ -64,7 +66,7 @@ class Essentials:
         bits: U32 = lacking * _BIT
         return bits
 
-    def untaken(self, tables: TableColumns, count: int) -> U32:
+    def missing_table_numbers(self, tables: TableColumns, count: int) -> U32:
         """
         Mark the rows that lack an essential number of a table.
 
@@ -76,12 +78,12 @@ class Essentials:
             Degraded bits; uint32 [N].
         """
         lacking = np.zeros(count, np.bool_)
-        for name in self._taken:
+        for name in self._table_columns:
             lacking |= np.isnan(tables[name])
         bits: U32 = lacking * _BIT
         return bits
 
-    def missing(self, missing: Bool) -> U32:
+    def missing_entities(self, missing: Bool) -> U32:
         """
         Mark the rows that lack an essential feature because an entity is unknown.
 
@@ -94,7 +96,7 @@ class Essentials:
         lacking: U32 = (missing & self._any[:, None]).any(axis=0) * _BIT
         return lacking
 
-    def aged(self, age_us: I64) -> U32:
+    def too_old(self, age_us: I64) -> U32:
         """
         Mark the rows whose last known values are too old for an essential feature.
 
@@ -107,7 +109,7 @@ class Essentials:
         old: U32 = (age_us > self._most_us[:, None]).any(axis=0) * _BIT
         return old
 
-    def behind(self, stale: Set[str]) -> np.uint32:
+    def stale_feeds(self, stale: Set[str]) -> np.uint32:
         """
         Return the degraded bit if an essential feature depends on a stale feed.
 
@@ -145,7 +147,7 @@ def _fields_of(spec: FeatureSpec, column: int) -> set[str]:
     return own.union(*(_fields_of(spec, at) for at in one.inputs or ()))
 
 
-def _taken_of(spec: FeatureSpec, column: int) -> set[tuple[str, str]]:
+def _table_columns_needed(spec: FeatureSpec, column: int) -> set[tuple[str, str]]:
     one = spec.features[column]
     own = {(one.table, str(one.column))} if one.table is not None else set()
-    return own.union(*(_taken_of(spec, at) for at in one.inputs or ()))
+    return own.union(*(_table_columns_needed(spec, at) for at in one.inputs or ()))

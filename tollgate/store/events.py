@@ -226,7 +226,7 @@ class Packer:
             order=orders,
         )
 
-    def pack_kept(
+    def pack_stored(
         self, entity: int, events: Sequence[tuple[bytes, Sequence[bytes]]]
     ) -> Call:
         """

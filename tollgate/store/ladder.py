@@ -21,9 +21,9 @@ from msgspec import structs
 from tollgate.errors import OutcomeUnknown
 from tollgate.features.spec import FeatureSpec
 from tollgate.schema import Applied, Degraded
-from tollgate.store.breaker import Breaker
-from tollgate.store.calling import Caller
-from tollgate.store.connection import Meanwhile, idle
+from tollgate.store.breaker import CircuitBreaker
+from tollgate.store.calling import StoreCaller
+from tollgate.store.connection import WaitCallback, do_nothing
 from tollgate.store.essential import Essentials
 from tollgate.store.events import Purchases
 from tollgate.store.feeds import Feeds
@@ -33,15 +33,15 @@ from tollgate.store.lookups import Lookups
 from tollgate.store.online import OnlineFeatures, Packed
 from tollgate.store.partial import (
     defaults_of,
+    empty_reply,
     keys_of_rows,
-    nothing,
-    part_of,
-    rows_of,
-    spliced,
+    merge_replies,
+    reply_of_call,
+    select_rows,
 )
 from tollgate.store.redis import Answer, RedisStore
-from tollgate.store.scored import Counts, Scored, Spool
-from tollgate.store.tables import Looked, Tables
+from tollgate.store.scored import Scored, Spool, StoreCounts
+from tollgate.store.tables import TableLookup, Tables
 
 F64 = npt.NDArray[np.float64]
 
@@ -52,7 +52,7 @@ _STATE_CORRUPT = np.uint32(Degraded.STATE_CORRUPT)
 _UNAVAILABLE = np.uint32(Degraded.STORE_UNAVAILABLE)
 
 
-class Ladder:
+class FallbackChain:
     """
     Score batches for one product, whatever the state of its store.
 
@@ -76,20 +76,20 @@ class Ladder:
         *,
         last_known: LastKnown,
         feeds: Feeds,
-        breaker: Breaker,
+        breaker: CircuitBreaker,
         tables: Tables,
         lookups: Lookups | None = None,
         spool: Spool | None = None,
         updates: bool = True,
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
-        self.counts = Counts()
+        self.counts = StoreCounts()
         self.breaker = breaker
         self.feeds = feeds
         self.last_known = last_known
         self.tables = tables
         self._lookups = lookups or Lookups(spec)
-        self._caller = Caller(
+        self._caller = StoreCaller(
             store,
             breaker=breaker,
             feeds=feeds,
@@ -111,7 +111,7 @@ class Ladder:
         batches: Sequence[Purchases],
         *,
         write: Sequence[bool],
-        meanwhile: Meanwhile = idle,
+        on_wait: WaitCallback = do_nothing,
     ) -> list[Scored]:
         """
         Apply batches of purchases and read their vectors, in one round trip at most.
@@ -119,21 +119,21 @@ class Ladder:
         Args:
             batches: Each is applied completely, then read; see `OnlineFeatures.score`.
             write: Per batch, False for a dry run.
-            meanwhile: Called while the store works; not called if the store is not.
+            on_wait: Called while the store works; not called if the store is not.
         """
         now_us = self._wall_us()
         packed = [self._online.pack(batch) for batch in batches]
-        wanted = self.tables.want(batches)
+        query = self.tables.plan(batches)
 
-        def rest() -> None:
-            meanwhile()
+        def work_while_waiting() -> None:
+            on_wait()
             self.last_known.settle()
 
-        asked, found = self._caller.ask(
-            packed, write, now_us=now_us, wanted=wanted, meanwhile=rest
+        answers, found = self._caller.call(
+            packed, write, now_us=now_us, query=query, on_wait=work_while_waiting
         )
-        looked = self._lookups.read(batches, found)
-        held = self.tables.read(wanted)
+        lookups = self._lookups.read(batches, found)
+        held = self.tables.read(query)
         if self._spec.tables:
             packed = [
                 structs.replace(one, tables=table.columns)
@@ -142,35 +142,37 @@ class Ladder:
         stale = self.feeds.stale(now_us)
         scored = []
         for position, (one, writes) in enumerate(zip(packed, write, strict=True)):
-            answer, lost = part_of(asked, position, call=one.call)
+            answer, lost = reply_of_call(answers, position, call=one.call)
             if lost is None:
-                result = self._fresh(one, answer, writes=writes)
+                result = self._read_reply(one, answer, writes=writes)
             else:
-                unknown = isinstance(asked, OutcomeUnknown)
+                unknown = isinstance(answers, OutcomeUnknown)
                 applied = Applied.UNKNOWN if unknown else Applied.NO
-                result = self._in_part(
+                result = self._read_partly(
                     one, answer, lost=lost, writes=writes, applied=applied
                 )
-            result.degraded[:] |= looked[position].degraded
+            result.degraded[:] |= lookups[position].degraded
             if self._spec.fields:
-                result.degraded[:] |= self._essentials.left_out(
+                result.degraded[:] |= self._essentials.missing_fields(
                     one.purchases.fields, len(one.purchases)
                 )
             if self._spec.tables:
                 self._add_tables(result, held[position])
             if stale:
-                result.degraded[:] |= _FEED_STALE | self._essentials.behind(stale)
-            scored.append(structs.replace(result, looked=looked[position]))
+                result.degraded[:] |= _FEED_STALE | self._essentials.stale_feeds(stale)
+            scored.append(structs.replace(result, lookups=lookups[position]))
         return scored
 
     def wait_for_store(self, deadline_s: float) -> None:
         """Set how long each call of the store may take from now on."""
         self._store.deadline_s = deadline_s
 
-    def _add_tables(self, result: Scored, held: Looked) -> None:
+    def _add_tables(self, result: Scored, held: TableLookup) -> None:
         """Add the degraded bits and the age of the tables' numbers to a result."""
         result.degraded[:] |= held.degraded
-        result.degraded[:] |= self._essentials.untaken(held.columns, len(held.degraded))
+        result.degraded[:] |= self._essentials.missing_table_numbers(
+            held.columns, len(held.degraded)
+        )
         np.maximum(result.age_us, held.age_us, out=result.age_us)
 
     def warm(self, purchases: Purchases) -> None:
@@ -179,19 +181,19 @@ class Ladder:
         packed = self._online.pack(purchases)
         if not packed.call.keys:
             return
-        answer, lost = nothing(packed.call)
-        self._in_part(packed, answer, lost=lost, writes=False, applied=Applied.NO)
+        answer, lost = empty_reply(packed.call)
+        self._read_partly(packed, answer, lost=lost, writes=False, applied=Applied.NO)
 
     def close(self) -> None:
         """Stop the prober and close the connection."""
         self._caller.close()
 
-    def _fresh(self, one: Packed, answer: Answer, *, writes: bool) -> Scored:
+    def _read_reply(self, one: Packed, answer: Answer, *, writes: bool) -> Scored:
         """Read the store's reply, and cache its values for a later failure."""
         read = self._online.read(one, answer)
         corrupt = (read.degraded & _STATE_CORRUPT) != 0
         if corrupt.any():
-            read.degraded[:] |= self._essentials.missing(
+            read.degraded[:] |= self._essentials.missing_entities(
                 np.broadcast_to(corrupt, (len(self._spec.entities), len(corrupt)))
             )
         elif writes:  # a dry run's values contain events that never happened
@@ -203,7 +205,7 @@ class Ladder:
             age_us=np.zeros(len(read.applied), np.int64),
         )
 
-    def _in_part(
+    def _read_partly(
         self,
         one: Packed,
         answer: Answer,
@@ -215,29 +217,29 @@ class Ladder:
         """Use the store's reply, and where it is lost last known values or defaults."""
         call = one.call
         found = self.last_known.find(call.keys)
-        self.counts.looked_up(found.known[lost])
+        self.counts.count_last_known(found.known[lost])
         own = apply_purchases(found.values, call)
-        answer = spliced(call, answer, own, lost=lost)
+        answer = merge_replies(call, answer, own, lost=lost)
         read = self._online.read(one, answer)
         key = keys_of_rows(call)
-        gone = lost[key]
-        fell = gone.any(axis=0)
+        lost_entities = lost[key]
+        fallback_rows = lost_entities.any(axis=0)
         corrupt = (read.degraded & _STATE_CORRUPT) != 0
         if writes:
             if self._updates:
-                self._keep_for_later(rows_of(one.purchases, fell))
+                self._spool_rows(select_rows(one.purchases, fallback_rows))
             if not corrupt.any():
-                came = (~lost).nonzero()[0].tolist()
+                replied = (~lost).nonzero()[0].tolist()
                 self.last_known.put(
-                    [call.keys[at] for at in came], [answer[0][at] for at in came]
+                    [call.keys[at] for at in replied], [answer[0][at] for at in replied]
                 )
                 self.last_known.amend(call.keys, answer[0])
-        missing = gone & ~found.known[key]
-        age_us = np.where(gone, found.age_us[key], 0)
-        degraded = self._essentials.missing(missing | corrupt)
-        degraded |= self._essentials.aged(age_us)
+        missing = lost_entities & ~found.known[key]
+        age_us = np.where(lost_entities, found.age_us[key], 0)
+        degraded = self._essentials.missing_entities(missing | corrupt)
+        degraded |= self._essentials.too_old(age_us)
         degraded |= missing.any(axis=0) * _UNAVAILABLE
-        degraded |= (gone & ~missing).any(axis=0) * _LAST_KNOWN
+        degraded |= (lost_entities & ~missing).any(axis=0) * _LAST_KNOWN
         # Without any value, an entity cannot be recognised as new.
         cold = ~missing.any(axis=0) * _COLD_START
         degraded |= read.degraded & (~_COLD_START | cold)
@@ -246,7 +248,7 @@ class Ladder:
                 read.features, one, missing=missing, degraded=degraded
             ),
             degraded=degraded,
-            applied=np.where(fell, np.uint8(applied), read.applied),
+            applied=np.where(fallback_rows, np.uint8(applied), read.applied),
             age_us=age_us.max(axis=0),
         )
 
@@ -267,7 +269,7 @@ class Ladder:
         degraded |= lacking.any(axis=1) * guard.bits
         return np.where(lacking, defaults, features)
 
-    def _keep_for_later(self, purchases: Purchases) -> None:
+    def _spool_rows(self, purchases: Purchases) -> None:
         """Pass rows whose purchase is not applied, or maybe not, to the spool."""
         if self._spool is not None and self._spool.append(purchases):
             self.counts.spooled += len(purchases)

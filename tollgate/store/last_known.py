@@ -16,7 +16,7 @@ _OVERHEAD_BYTES = 250  # bytes of key, pair and position in the order besides th
 _MAX_HASH = 2**32
 
 
-class Found(msgspec.Struct, frozen=True):
+class LastKnownValues(msgspec.Struct, frozen=True):
     """
     Hold the known values of K keys.
 
@@ -66,36 +66,36 @@ class LastKnown:
         self._max_age_s = max_age_s
         self._clock = clock
         self._spread = spread
-        self._kept: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
-        self._came: tuple[Sequence[bytes], Sequence[bytes], float] | None = None
+        self._entries: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()
+        self._queued: tuple[Sequence[bytes], Sequence[bytes], float] | None = None
 
     def __len__(self) -> int:
         self.settle()
-        return len(self._kept)
+        return len(self._entries)
 
     def put(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """
         Queue values that the store returned just now; neither list may change later.
         """
         self.settle()
-        self._came = keys, values, self._clock()
+        self._queued = keys, values, self._clock()
 
     def settle(self) -> None:
         """Insert the values that were put last."""
-        if self._came is None:
+        if self._queued is None:
             return
-        keys, values, now_s = self._came
-        self._came = None
-        kept, take, held = self._kept, self._kept.pop, self.bytes_held
+        keys, values, now_s = self._queued
+        self._queued = None
+        entries, pop, size = self._entries, self._entries.pop, self.bytes_held
         for key, value in zip(keys, values, strict=True):
-            old = take(key, None)
-            kept[key] = (value, now_s)
-            held += len(value)
-            held += len(key) + _OVERHEAD_BYTES if old is None else -len(old[0])
-        self.bytes_held = held
+            old = pop(key, None)
+            entries[key] = (value, now_s)
+            size += len(value)
+            size += len(key) + _OVERHEAD_BYTES if old is None else -len(old[0])
+        self.bytes_held = size
         self._evict()
 
-    def find(self, keys: Sequence[bytes]) -> Found:
+    def find(self, keys: Sequence[bytes]) -> LastKnownValues:
         """Look up keys; drop values past their age limit."""
         self.settle()
         now_s = self._clock()
@@ -103,18 +103,18 @@ class LastKnown:
         known = np.zeros(len(keys), np.bool_)
         age_us = np.zeros(len(keys), np.int64)
         for place, key in enumerate(keys):
-            entry = self._kept.get(key)
+            entry = self._entries.get(key)
             if entry is None:
                 continue
             age_s = now_s - entry[1]
             if age_s > self._limit_s(key):
                 self._forget(key)
                 continue
-            self._kept.move_to_end(key)
+            self._entries.move_to_end(key)
             values[place] = entry[0]
             known[place] = True
             age_us[place] = round(age_s * 1e6)
-        return Found(values=values, known=known, age_us=age_us)
+        return LastKnownValues(values=values, known=known, age_us=age_us)
 
     def amend(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """
@@ -124,9 +124,9 @@ class LastKnown:
         """
         self.settle()
         for key, value in zip(keys, values, strict=True):
-            entry = self._kept.get(key)
+            entry = self._entries.get(key)
             if entry is not None:
-                self._kept[key] = (value, entry[1])
+                self._entries[key] = (value, entry[1])
                 self.bytes_held += len(value) - len(entry[0])
         self._evict()
 
@@ -134,10 +134,10 @@ class LastKnown:
         return self._max_age_s * (1 - self._spread * zlib.crc32(key) / _MAX_HASH)
 
     def _forget(self, key: bytes) -> None:
-        value, _ = self._kept.pop(key)
+        value, _ = self._entries.pop(key)
         self.bytes_held -= len(value) + len(key) + _OVERHEAD_BYTES
 
     def _evict(self) -> None:
         while self.bytes_held > self._max_bytes:
-            key, (value, _) = self._kept.popitem(last=False)
+            key, (value, _) = self._entries.popitem(last=False)
             self.bytes_held -= len(value) + len(key) + _OVERHEAD_BYTES

@@ -18,13 +18,13 @@ from tollgate.errors import StoreError, StoreTimeout
 from tollgate.store.address import Address, read_address
 from tollgate.store.cluster import ClusterStore, open_store
 from tollgate.store.connection import Command
-from tollgate.store.pipeline import Pipeline
-from tollgate.store.wording import words_of
+from tollgate.store.pipeline import PipelineConnection
+from tollgate.store.wording import describe_error
 
 _MOST_SILENT = 4  # deadlines in a row; a disk that syncs holds Redis up for 2 s
 
 
-class Line(ABC):
+class CommandPipeline(ABC):
     """Send commands to one Redis or cluster without waiting for each reply."""
 
     @property
@@ -70,7 +70,7 @@ class Line(ABC):
         """Drop the connection; the next commands open a new one."""
 
 
-def open_line(url: str, *, deadline_s: float) -> Line:
+def open_pipeline(url: str, *, deadline_s: float) -> CommandPipeline:
     """
     Open a line to an address, either one Redis or a cluster.
 
@@ -83,11 +83,11 @@ def open_line(url: str, *, deadline_s: float) -> Line:
     """
     store = open_store(url, deadline_s=deadline_s)
     if isinstance(store, ClusterStore):
-        return ClusterLine(store)
-    return RedisLine(read_address(url), deadline_s=deadline_s)
+        return ClusterPipeline(store)
+    return RedisPipeline(read_address(url), deadline_s=deadline_s)
 
 
-class RedisLine(Line):
+class RedisPipeline(CommandPipeline):
     """
     Send commands to one Redis.
 
@@ -97,7 +97,7 @@ class RedisLine(Line):
     """
 
     def __init__(self, address: Address, *, deadline_s: float) -> None:
-        self._link = Pipeline(address)
+        self._link = PipelineConnection(address)
         self._deadline_s = deadline_s
         self._late = 0  # late replies; they come before those that are due
         self._due: deque[tuple[float, int]] = deque()  # deadline, and number of replies
@@ -177,10 +177,10 @@ class RedisLine(Line):
             raise
         except (errors.RedisError, OSError) as exc:
             self.close()
-            raise StoreError(f"the store failed: {words_of(exc)}") from exc
+            raise StoreError(f"the store failed: {describe_error(exc)}") from exc
 
 
-class ClusterLine(Line):
+class ClusterPipeline(CommandPipeline):
     """
     Send commands to a cluster; each `send` waits for all of its replies.
 
@@ -204,7 +204,7 @@ class ClusterLine(Line):
 
     def send(self, commands: Sequence[Command]) -> None:
         """Send commands, each to its node, and wait for the replies."""
-        self._replies += self._store.flush([], beside=commands)[1]
+        self._replies += self._store.flush([], extra_commands=commands)[1]
 
     def collect(self, wait_s: float) -> list[Any]:
         """Return the replies; they have already come."""

@@ -9,7 +9,7 @@ from typing import Any
 from tollgate.errors import InputError, StoreError
 from tollgate.schema import MAX_ID_BYTES
 from tollgate.store.address import open_client, read_address
-from tollgate.store.breaker import Rules
+from tollgate.store.breaker import BreakerRules
 from tollgate.store.nodes import Nodes
 
 _IDS_AT_ONCE = 1_000  # ids per command: others do not wait long behind it
@@ -35,7 +35,7 @@ class ListStore:
         self._close: Callable[[], None]
         self._run: Run
         if address.cluster:
-            nodes = Nodes(address, deadline_s=timeout_s, rules=Rules())
+            nodes = Nodes(address, deadline_s=timeout_s, rules=BreakerRules())
             self._run = lambda command: nodes.run(
                 [command], time.monotonic() + timeout_s
             )[0]
@@ -55,18 +55,18 @@ class ListStore:
 
     def size(self, key: bytes) -> int:
         """Return the number of ids of a list."""
-        return int(self._ask((b"SCARD", key)))
+        return int(self._execute((b"SCARD", key)))
 
     def holds(self, key: bytes, ids: list[bytes]) -> list[bool]:
         """Return which ids a list contains."""
-        return [bool(one) for one in self._ask((b"SMISMEMBER", key, *ids))]
+        return [bool(one) for one in self._execute((b"SMISMEMBER", key, *ids))]
 
     def members(self, key: bytes) -> Iterator[bytes]:
         """List the ids, each once, in no order; this does not block the store."""
         cursor, seen = b"0", set[bytes]()
         while True:
             command = (b"SSCAN", key, cursor, b"COUNT", _SCANNED_AT_ONCE)
-            cursor, found = self._ask(command)
+            cursor, found = self._execute(command)
             for one in found:
                 if one not in seen:
                     seen.add(one)
@@ -85,11 +85,11 @@ class ListStore:
                 problem = f"{one[:40]!r} is not of 1 to {MAX_ID_BYTES} bytes"
                 raise InputError("id", problem)
         return sum(
-            int(self._ask((name, key, *wanted[at : at + _IDS_AT_ONCE])))
+            int(self._execute((name, key, *wanted[at : at + _IDS_AT_ONCE])))
             for at in range(0, len(wanted), _IDS_AT_ONCE)
         )
 
-    def _ask(self, command: tuple[Any, ...]) -> Any:
+    def _execute(self, command: tuple[Any, ...]) -> Any:
         import redis
 
         try:

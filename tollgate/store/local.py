@@ -84,7 +84,7 @@ def _apply(
     values: Sequence[bytes], events: Entries, key: I64, *, arguments: Entries
 ) -> tuple[list[bytes], bytes]:
     """Apply events [N] to values [K] of one layout, given the key of each."""
-    heads, kept, counts = _unpacked(values, events.dtype)
+    heads, stored, counts = _unpacked(values, events.dtype)
     horizon_us = arguments["horizon_us"]
     oldest_us = heads["watermark_us"] - horizon_us
     late = events["time_us"] < oldest_us[key]
@@ -92,7 +92,7 @@ def _apply(
         events["time_us"] <= heads["dropped_us"][key]
     )
     merged, owner = _merged(
-        kept, np.arange(len(values)).repeat(counts), events[~late], key[~late]
+        stored, np.arange(len(values)).repeat(counts), events[~late], key[~late]
     )
     bought = (merged["flags"] & PURCHASE) != 0
     np.maximum.at(heads["watermark_us"], owner[bought], merged["time_us"][bought])
@@ -117,13 +117,13 @@ def _unpacked(
 
 
 def _merged(
-    kept: Entries, kept_key: I64, new: Entries, new_key: I64
+    stored: Entries, stored_key: I64, new: Entries, new_key: I64
 ) -> tuple[Entries, I64]:
     """Merge entries, each id once per key, in the order of (key, time, id)."""
     # np.concatenate would convert the big-endian fields to the machine's byte order.
-    joined = bytearray(kept.tobytes() + new.tobytes())
+    joined = bytearray(stored.tobytes() + new.tobytes())
     entries = np.frombuffer(joined, new.dtype)
-    key = np.concatenate([kept_key, new_key])
+    key = np.concatenate([stored_key, new_key])
     by_id = np.lexsort((entries["id_hash"], key))
     again = np.zeros(len(key), np.bool_)
     again[1:] = (np.diff(key[by_id]) == 0) & (

@@ -18,7 +18,7 @@ from tollgate.errors import InputError
 from tollgate.features.spec import FeatureSpec
 from tollgate.schema import LISTS_PARAMETER, TRANSACTION_ID, Degraded
 from tollgate.store.connection import Command
-from tollgate.store.decided import decided_key
+from tollgate.store.decided import stored_decision_key
 from tollgate.store.events import Purchases
 from tollgate.store.lists import LookupList
 
@@ -26,7 +26,7 @@ MOST_LISTS = 32  # bits of `list_hits`
 _UNREAD = np.uint32(Degraded.LOOKUPS_UNREAD)
 
 
-class Looked(msgspec.Struct, frozen=True, eq=False):
+class LookupResult(msgspec.Struct, frozen=True, eq=False):
     """
     Hold the results of the look-ups for N rows.
 
@@ -41,7 +41,7 @@ class Looked(msgspec.Struct, frozen=True, eq=False):
     degraded: npt.NDArray[np.uint32]
 
 
-NOTHING = Looked([], np.zeros(0, np.uint32), np.zeros(0, np.uint32))  # no rows
+NO_LOOKUPS = LookupResult([], np.zeros(0, np.uint32), np.zeros(0, np.uint32))  # no rows
 
 
 class Lookups:
@@ -65,7 +65,7 @@ class Lookups:
             if one.of not in columns:
                 problem = f"{one.of!r} is none of {', '.join(columns)}"
                 raise InputError(LISTS_PARAMETER, problem, where=one.name)
-        self._prefix = decided_key(spec.product, b"")
+        self._prefix = stored_decision_key(spec.product, b"")
         self._lists = [(one.key, columns.index(one.of)) for one in lists]
 
     def commands(self, batches: Sequence[Purchases]) -> list[Command]:
@@ -79,7 +79,7 @@ class Lookups:
 
     def read(
         self, batches: Sequence[Purchases], replies: Sequence[Any]
-    ) -> list[Looked]:
+    ) -> list[LookupResult]:
         """
         Read the replies, batch by batch.
 
@@ -102,12 +102,12 @@ class Lookups:
                 values = [one if isinstance(one, bytes) else b"" for one in reply]
                 lost = [isinstance(one, Exception) for one in reply]
                 degraded |= np.array(lost) * _UNREAD
-        looked, start = [], 0
+        results, start = [], 0
         for batch in batches:
             part = slice(start, start + len(batch))
-            looked.append(Looked(values[part], hits[part], degraded[part]))
+            results.append(LookupResult(values[part], hits[part], degraded[part]))
             start = part.stop
-        return looked
+        return results
 
 
 def _column(batches: Sequence[Purchases], at: int) -> list[bytes]:

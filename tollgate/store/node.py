@@ -9,10 +9,10 @@ from typing import Any
 
 from tollgate.errors import StoreError, StoreTimeout
 from tollgate.store.address import Address
-from tollgate.store.breaker import Breaker, Rules
+from tollgate.store.breaker import BreakerRules, CircuitBreaker
 from tollgate.store.connection import Command, Connection
 from tollgate.store.prober import Prober
-from tollgate.store.wording import words_of
+from tollgate.store.wording import describe_error
 
 _MAX_OWED = 1_024  # a node replies to each key separately
 
@@ -31,7 +31,7 @@ class Node:
     def __init__(
         self,
         address: Address,
-        rules: Rules,
+        rules: BreakerRules,
         *,
         deadline_s: float,
         needed: Callable[[], bool],
@@ -39,7 +39,7 @@ class Node:
         self._link = Connection(address, max_owed=_MAX_OWED)
         self._deadline_s = deadline_s
         self._needed = needed
-        self._breaker = Breaker(time.monotonic, random.random, rules=rules)
+        self._breaker = CircuitBreaker(time.monotonic, random.random, rules=rules)
         self._prober = Prober(self._breaker, self._probe)
 
     @property
@@ -93,7 +93,7 @@ class Node:
         except StoreError as exc:
             error = exc
         except (errors.RedisError, OSError) as exc:
-            error = StoreError(f"a node failed: {words_of(exc)}")
+            error = StoreError(f"a node failed: {describe_error(exc)}")
             error.__cause__ = exc
         if self._breaker.failed():
             self._prober.wake()

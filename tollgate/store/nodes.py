@@ -14,14 +14,14 @@ from typing import Any
 
 from tollgate.errors import StoreError, without_frames
 from tollgate.store.address import Address
-from tollgate.store.breaker import Rules
+from tollgate.store.breaker import BreakerRules
 from tollgate.store.connection import (
     HANDSHAKE_S,
     Command,
     Connection,
-    Meanwhile,
-    idle,
-    taken_s,
+    WaitCallback,
+    call_duration_s,
+    do_nothing,
 )
 from tollgate.store.node import Node
 from tollgate.store.redis import load_command
@@ -49,7 +49,9 @@ class Nodes:
         rules: Circuit breaker rules for the nodes.
     """
 
-    def __init__(self, address: Address, *, deadline_s: float, rules: Rules) -> None:
+    def __init__(
+        self, address: Address, *, deadline_s: float, rules: BreakerRules
+    ) -> None:
         Connection(address.at(address.places[0]))  # raises if a TLS file is unusable
         self._address = address
         self._deadline_s = deadline_s
@@ -75,10 +77,13 @@ class Nodes:
         return self._nodes[place]
 
     def run(
-        self, commands: Sequence[Command], until_s: float, meanwhile: Meanwhile = idle
+        self,
+        commands: Sequence[Command],
+        until_s: float,
+        on_wait: WaitCallback = do_nothing,
     ) -> list[Any]:
         """
-        Run commands of one key each; call `meanwhile` after they are sent.
+        Run commands of one key each; call `on_wait` after they are sent.
 
         Returns:
             Their replies, in order; an exception for each that is lost.
@@ -103,10 +108,10 @@ class Nodes:
                 replies,
                 until_s=until_s,
                 scripts=scripts,
-                meanwhile=meanwhile,
+                on_wait=on_wait,
             )
-            plan, scripts = self._again(plan, replies)
-            meanwhile = idle
+            plan, scripts = self._plan_retries(plan, replies)
+            on_wait = do_nothing
             if not plan:
                 break
         return replies
@@ -119,10 +124,10 @@ class Nodes:
         *,
         until_s: float,
         scripts: set[Place],
-        meanwhile: Meanwhile,
+        on_wait: WaitCallback,
     ) -> None:
         """Send each node its commands, then read replies as they come."""
-        asked: dict[Place, Sent] = {}
+        pending: dict[Place, Sent] = {}
         learn = self._in_doubt and time.monotonic() >= self._learned_s + _LEARN_S
         # Nodes without an open connection come last: they may use all the time that is
         # left.
@@ -137,81 +142,81 @@ class Nodes:
                     raise StoreError("a node is left alone until it answers")
                 node.send([command for _, command in sent], until_s)
             except StoreError as error:
-                self._lose(sent, replies, error)
+                self._mark_lost(sent, replies, error)
             else:
-                asked[place] = sent
-        until_s += taken_s(meanwhile)
-        for place, late in self._as_they_come(asked, until_s):
-            sent = asked[place]
+                pending[place] = sent
+        until_s += call_duration_s(on_wait)
+        for place, late in self._ready_nodes(pending, until_s):
+            sent = pending[place]
             grace_s = until_s if late else max(until_s, time.monotonic() + _LATE_S)
             try:
-                got = self._node(place).receive(len(sent), grace_s)
+                received = self._node(place).receive(len(sent), grace_s)
             except StoreError as error:
-                self._lose(sent, replies, error)
+                self._mark_lost(sent, replies, error)
                 continue
-            for (position, _), reply in zip(sent, got, strict=True):
+            for (position, _), reply in zip(sent, received, strict=True):
                 if position >= 0:
                     replies[position] = reply
             if sent[-1][1] is _SLOTS:
-                self._take(got[-1], told_by=place)
+                self._update_map(received[-1], source=place)
 
-    def _as_they_come(
-        self, asked: dict[Place, Sent], until_s: float
+    def _ready_nodes(
+        self, pending: dict[Place, Sent], until_s: float
     ) -> Iterator[tuple[Place, bool]]:
         """Yield nodes as their replies arrive, then those that are late, with True."""
-        waiting = {self._node(place).fileno(): place for place in asked}
+        sockets = {self._node(place).fileno(): place for place in pending}
         poll = select.poll()
-        for number in waiting:
+        for number in sockets:
             poll.register(number, select.POLLIN)
-        while waiting:
+        while sockets:
             ready = poll.poll(max(0.0, until_s - time.monotonic()) * 1e3)
             if not ready:
                 break
             for number, _ in ready:
                 poll.unregister(number)
-                yield waiting.pop(number), False
-        for place in waiting.values():
+                yield sockets.pop(number), False
+        for place in sockets.values():
             yield place, True
 
-    def _again(self, plan: Plan, replies: list[Any]) -> tuple[Plan, set[Place]]:
+    def _plan_retries(self, plan: Plan, replies: list[Any]) -> tuple[Plan, set[Place]]:
         """
         Plan the commands to repeat: redirected ones, and those that lacked the script.
         """
         from redis import exceptions
 
-        again: Plan = {}
+        retries: Plan = {}
         scripts: set[Place] = set()
         for place, items in plan.items():
             for position, asking in items:
                 reply = replies[position]
                 if isinstance(reply, exceptions.NoScriptError):
                     scripts.add(place)
-                    again.setdefault(place, []).append((position, asking))
+                    retries.setdefault(place, []).append((position, asking))
                 elif isinstance(reply, exceptions.AskError):
                     target = (reply.host or place[0], reply.port)
                     moved = isinstance(reply, exceptions.MovedError)
                     if moved:
                         self._map.move(reply.slot_id, target)
                         self._in_doubt = True
-                    again.setdefault(target, []).append((position, not moved))
+                    retries.setdefault(target, []).append((position, not moved))
                 elif isinstance(reply, exceptions.ClusterDownError):
                     self._in_doubt = True
-        return again, scripts
+        return retries, scripts
 
-    def _lose(self, sent: Sent, replies: list[Any], error: StoreError) -> None:
+    def _mark_lost(self, sent: Sent, replies: list[Any], error: StoreError) -> None:
         self._in_doubt = True
         error = without_frames(error)
         for position, _ in sent:
             if position >= 0:
                 replies[position] = error
 
-    def learn(self, until_s: float, *, patient: bool = False) -> bool:
+    def learn(self, until_s: float, *, allow_handshake: bool = False) -> bool:
         """
         Query one node after the other for the slot map, over a separate connection.
         """
         for place in dict.fromkeys((*self._map.places, *self._address.places)):
             link = Connection(self._address.at(place))
-            extra_s = HANDSHAKE_S if patient and link.secure else 0.0
+            extra_s = HANDSHAKE_S if allow_handshake and link.secure else 0.0
             try:
                 link.open(until_s + extra_s)
                 (reply,) = link.exchange([_SLOTS], until_s + extra_s)
@@ -219,14 +224,14 @@ class Nodes:
                 continue
             finally:
                 link.close()
-            if self._take(reply, told_by=place):
+            if self._update_map(reply, source=place):
                 return True
         return False
 
-    def _take(self, reply: Any, *, told_by: Place) -> bool:
+    def _update_map(self, reply: Any, *, source: Place) -> bool:
         """Replace the slot map, and close nodes that are not in it."""
         self._learned_s = time.monotonic()
-        if not self._map.learn(reply, told_by=told_by):
+        if not self._map.learn(reply, source=source):
             return False
         self._in_doubt = False
         for place in set(self._nodes) - self._map.places:

@@ -63,16 +63,16 @@ class OnlineFeatures:
         packed = [self.pack(batch) for batch in batches]
         if not self.spec.entities:
             return [self.read(one, NO_ANSWER) for one in packed]
-        wanted = self._tables.want(batches)
+        query = self._tables.plan(batches)
         modes = [Mode.WRITE if one else Mode.DRY for one in write]
         calls = [one.call for one in packed]
         answers, replies = self._store.flush(
-            list(zip(calls, modes, strict=True)), beside=wanted.commands()
+            list(zip(calls, modes, strict=True)), extra_commands=query.commands()
         )
-        self._tables.note(wanted, replies)
-        looked = self._tables.read(wanted)
+        self._tables.take_replies(query, replies)
+        lookups = self._tables.read(query)
         read = []
-        for one, answer, tables in zip(packed, answers, looked, strict=True):
+        for one, answer, tables in zip(packed, answers, lookups, strict=True):
             vectors = self.read(replace(one, tables=tables.columns), answer)
             vectors.degraded[:] |= tables.degraded
             read.append(vectors)

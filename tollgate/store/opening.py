@@ -12,11 +12,11 @@ import numpy as np
 
 from tollgate.errors import StoreError
 from tollgate.features.spec import FeatureSpec
-from tollgate.store.breaker import Breaker, Rules
+from tollgate.store.breaker import BreakerRules, CircuitBreaker
 from tollgate.store.cluster import open_store
 from tollgate.store.events import Purchases
 from tollgate.store.feeds import Feeds
-from tollgate.store.ladder import Ladder
+from tollgate.store.ladder import FallbackChain
 from tollgate.store.last_known import LastKnown
 from tollgate.store.lists import LookupList
 from tollgate.store.lookups import Lookups
@@ -51,7 +51,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
 
     deadline_s: float = 0.005
     deadline_limit_s: float = 1.0
-    breaker: Rules = Rules()
+    breaker: BreakerRules = BreakerRules()
     last_known_bytes: int = 64_000_000
     last_known_max_age_s: float = 86_400.0
     tables_bytes: int = 16_000_000
@@ -59,14 +59,14 @@ class StoreSettings(msgspec.Struct, frozen=True):
     marks: bool = True
 
 
-def open_ladder(
+def open_fallback_chain(
     spec: FeatureSpec,
     url: str,
     *,
     settings: StoreSettings,
     lists: Sequence[LookupList] = (),
     spool: Spool | None = None,
-) -> Ladder:
+) -> FallbackChain:
     """
     Open the store and run the whole path dry, so that no caller waits for the warm-up.
 
@@ -88,7 +88,7 @@ def open_ladder(
             rules=settings.breaker,
         )
     store.probe()  # connecting may take longer than a call
-    ladder = Ladder(
+    chain = FallbackChain(
         spec,
         store,
         last_known=LastKnown(
@@ -102,7 +102,7 @@ def open_ladder(
             interval_us=_FEED_INTERVAL_US,
             marks=settings.marks and bool(spec.entities),
         ),
-        breaker=Breaker(time.monotonic, random.random, rules=settings.breaker),
+        breaker=CircuitBreaker(time.monotonic, random.random, rules=settings.breaker),
         tables=_tables(spec, store, settings),
         lookups=Lookups(spec, lists),
         spool=spool,
@@ -110,7 +110,7 @@ def open_ladder(
     )
     for count in _WARM_ROWS:
         names = [b"warm-up-%d" % row for row in range(count)]
-        ladder.warm(
+        chain.warm(
             Purchases(
                 transaction_id=names,
                 entity_id=[names for _ in spec.entities],
@@ -118,12 +118,12 @@ def open_ladder(
                 cents=np.full(count, 1000, np.int64),
             )
         )
-    if url and not ladder.counts.calls["answered"]:
+    if url and not chain.counts.calls["answered"]:
         # The store may come up later; until then answers are degraded.
         log.warning("the store did not answer the warm-up")
-    ladder.counts.clear()
-    ladder.tables.counts.clear()
-    return ladder
+    chain.counts.clear()
+    chain.tables.counts.clear()
+    return chain
 
 
 def _tables(spec: FeatureSpec, store: RedisStore, settings: StoreSettings) -> Tables:
@@ -135,5 +135,5 @@ def _tables(spec: FeatureSpec, store: RedisStore, settings: StoreSettings) -> Ta
     try:
         preload(spec, memory, store, until_s=time.monotonic() + _PRELOAD_S)
     except StoreError as error:
-        log.warning("tables are read as they are wanted: %s", error)
+        log.warning("tables are read when they are needed: %s", error)
     return tables

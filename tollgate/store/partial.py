@@ -17,15 +17,15 @@ I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 
-def nothing(call: Call) -> tuple[Answer, Bool]:
+def empty_reply(call: Call) -> tuple[Answer, Bool]:
     """Return an empty reply to a call, with all of its keys marked as lost."""
     keys = len(call.keys)
     events = sum(map(len, call.order))
     return ([b""] * keys, bytes(events)), np.ones(keys, np.bool_)
 
 
-def part_of(
-    asked: list[Answer] | StoreError, position: int, *, call: Call
+def reply_of_call(
+    answers: list[Answer] | StoreError, position: int, *, call: Call
 ) -> tuple[Answer, Bool | None]:
     """
     Extract the reply to one call from the store's replies to several, or its error.
@@ -36,12 +36,12 @@ def part_of(
     """
     if not call.keys:
         return NO_ANSWER, None
-    if isinstance(asked, StorePartial):
-        lost = np.array(asked.lost[position])
-        return asked.answers[position], lost if lost.any() else None
-    if isinstance(asked, StoreError):
-        return nothing(call)
-    return asked[position], None
+    if isinstance(answers, StorePartial):
+        lost = np.array(answers.lost[position])
+        return answers.answers[position], lost if lost.any() else None
+    if isinstance(answers, StoreError):
+        return empty_reply(call)
+    return answers[position], None
 
 
 def defaults_of(
@@ -71,7 +71,7 @@ def keys_of_rows(call: Call) -> I64:
     )
 
 
-def spliced(call: Call, answer: Answer, own: Answer, *, lost: Bool) -> Answer:
+def merge_replies(call: Call, answer: Answer, own: Answer, *, lost: Bool) -> Answer:
     """
     Replace the lost parts of the store's reply with our own.
 
@@ -82,8 +82,8 @@ def spliced(call: Call, answer: Answer, own: Answer, *, lost: Bool) -> Answer:
         lost: Keys for which the store did not reply; bool [K].
     """
     values = [
-        mine if gone else theirs
-        for theirs, mine, gone in zip(answer[0], own[0], lost.tolist(), strict=True)
+        mine if is_lost else theirs
+        for theirs, mine, is_lost in zip(answer[0], own[0], lost.tolist(), strict=True)
     ]
     # Status bytes are in the order of entities, then keys.
     key = np.concatenate(
@@ -98,7 +98,7 @@ def spliced(call: Call, answer: Answer, own: Answer, *, lost: Bool) -> Answer:
     return values, np.where(lost[key], mine, theirs).tobytes()
 
 
-def rows_of(purchases: Purchases, chosen: Bool) -> Purchases:
+def select_rows(purchases: Purchases, chosen: Bool) -> Purchases:
     """Select rows of a batch; bool [N]."""
     places = np.flatnonzero(chosen).tolist()
     if len(places) == len(purchases):

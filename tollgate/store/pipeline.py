@@ -8,10 +8,10 @@ from typing import Any
 
 from tollgate.errors import StoreError, StoreLost
 from tollgate.store.connection import Command, Connection
-from tollgate.store.wording import words_of
+from tollgate.store.wording import describe_error
 
 
-class Pipeline(Connection):
+class PipelineConnection(Connection):
     """
     Send commands over a connection before earlier replies have come.
 
@@ -43,7 +43,7 @@ class Pipeline(Connection):
         except self.errors.TimeoutError:
             raise
         except (self.errors.ConnectionError, OSError) as exc:
-            raise StoreLost(words_of(exc)) from exc
+            raise StoreLost(describe_error(exc)) from exc
         self._owed += len(commands)
 
     def arrived(self, wait_s: float, *, until_s: float) -> list[Any]:
@@ -64,7 +64,7 @@ class Pipeline(Connection):
                     break
                 replies.append(self._reply(until_s))
         except (self.errors.ConnectionError, OSError) as exc:
-            self._broken = StoreLost(words_of(exc))
+            self._broken = StoreLost(describe_error(exc))
         except StoreError as exc:
             self._broken = exc
         if not replies and self._broken is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from tollgate.store.breaker import Breaker, State
+from tollgate.store.breaker import BreakerState, CircuitBreaker
 from tollgate.worker import Worker
 
 
@@ -18,7 +18,7 @@ class Prober:
             nothing. No other thread uses the store while the breaker is open.
     """
 
-    def __init__(self, breaker: Breaker, probe: Callable[[], bool]) -> None:
+    def __init__(self, breaker: CircuitBreaker, probe: Callable[[], bool]) -> None:
         self._breaker = breaker
         self._probe = probe
         # A daemon thread: it must not prevent a step's process from ending.
@@ -34,9 +34,12 @@ class Prober:
         self._worker.stop()
 
     def _pause_s(self) -> float | None:
-        is_open = self._breaker.state is State.OPEN
+        is_open = self._breaker.state is BreakerState.OPEN
         return self._breaker.until_probe_s() if is_open else None
 
     def _probe_if_due(self) -> None:
-        if self._breaker.state is State.OPEN and not self._breaker.until_probe_s():
+        if (
+            self._breaker.state is BreakerState.OPEN
+            and not self._breaker.until_probe_s()
+        ):
             self._breaker.probed(self._probe())

@@ -10,7 +10,7 @@ from tollgate.features import assemble
 from tollgate.features.demands import entity_demands
 from tollgate.features.entries import Entries, Values, order_of, unpack_values
 from tollgate.features.hook_run import HookGuard
-from tollgate.features.others import answer_demands
+from tollgate.features.others import compute_demands
 from tollgate.features.places import Places, Rows, find_places
 from tollgate.features.spec import FeatureSpec
 from tollgate.features.tables import TableColumns
@@ -169,7 +169,7 @@ class Reader:
             return sums.part(part)
         first, last = keys
         own = slice(int(entries.starts[first]), int(entries.starts[last]))
-        others = answer_demands(
+        others = compute_demands(
             entries.part(first, last),
             rows.part(part, first=first),
             places.part(part, own),

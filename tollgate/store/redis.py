@@ -16,9 +16,9 @@ from tollgate.errors import (
     StoreTimeout,
 )
 from tollgate.store.address import SOURCE, read_address
-from tollgate.store.connection import Command, Connection, Meanwhile, idle
+from tollgate.store.connection import Command, Connection, WaitCallback, do_nothing
 from tollgate.store.events import Call
-from tollgate.store.wording import words_of
+from tollgate.store.wording import describe_error
 
 _SCRIPT = resources.files("tollgate.store").joinpath("apply.lua").read_bytes()
 _SHA = hashlib.sha1(_SCRIPT, usedforsecurity=False).hexdigest().encode()
@@ -75,22 +75,22 @@ class RedisStore:
         Raises:
             OutcomeUnknown, StoreError: As `flush`.
         """
-        return self.flush(calls, beside=())[0]
+        return self.flush(calls, extra_commands=())[0]
 
     def flush(
         self,
         calls: list[tuple[Call, Mode]],
         *,
-        beside: Sequence[Command],
-        meanwhile: Meanwhile = idle,
+        extra_commands: Sequence[Command],
+        on_wait: WaitCallback = do_nothing,
     ) -> tuple[list[Answer], list[Any]]:
         """
         Run calls of the Lua function, and commands after them, in one round trip.
 
         Args:
             calls: Each call, and its mode.
-            beside: Plain commands; idempotent ones, on which no answer depends.
-            meanwhile: Called while the store works; not called when nothing could be
+            extra_commands: Plain commands; idempotent ones, on which no answer depends.
+            on_wait: Called while the store works; not called when nothing could be
                 sent.
 
         Returns:
@@ -104,18 +104,20 @@ class RedisStore:
         """
         until_s = time.monotonic() + self.deadline_s
         try:
-            commands = [*(call_command(*call) for call in calls), *beside]
-            replies = self._run(commands, until_s, meanwhile=meanwhile)
+            commands = [*(call_command(*call) for call in calls), *extra_commands]
+            replies = self._run(commands, until_s, on_wait=on_wait)
         except self._link.errors.TimeoutError as exc:
             raise StoreTimeout(self.deadline_s) from exc
         except (self._link.errors.RedisError, OSError) as exc:
-            raise StoreError(f"the store failed: {words_of(exc)}") from exc
+            raise StoreError(f"the store failed: {describe_error(exc)}") from exc
         answers = replies[: len(calls)]
         refused = [reply for reply in answers if isinstance(reply, Exception)]
         if refused:
             whole = len(refused) == len(answers)
             kind = StoreError if whole else OutcomeUnknown
-            raise kind(f"the store refused: {words_of(refused[0])}") from refused[0]
+            raise kind(f"the store refused: {describe_error(refused[0])}") from refused[
+                0
+            ]
         return [(reply[:-1], reply[-1]) for reply in answers], replies[len(calls) :]
 
     def probe(self) -> bool:
@@ -128,11 +130,11 @@ class RedisStore:
         return self._link.probe(self.deadline_s, load_command())
 
     def _run(
-        self, commands: list[Command], until_s: float, *, meanwhile: Meanwhile
+        self, commands: list[Command], until_s: float, *, on_wait: WaitCallback
     ) -> list[Any]:
         """Flush commands; repeat those that lacked the script, after loading it."""
         link = self._link
-        replies = link.exchange(commands, until_s, meanwhile=meanwhile)
+        replies = link.exchange(commands, until_s, on_wait=on_wait)
         missing = [
             position
             for position, reply in enumerate(replies)
@@ -162,8 +164,8 @@ class NoStore(RedisStore):
         self,
         calls: list[tuple[Call, Mode]],
         *,
-        beside: Sequence[Command],
-        meanwhile: Meanwhile = idle,
+        extra_commands: Sequence[Command],
+        on_wait: WaitCallback = do_nothing,
     ) -> tuple[list[Answer], list[Any]]:
         """Raise StoreError."""
         raise StoreError("no store is configured")

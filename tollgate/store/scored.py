@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tollgate.errors import OutcomeUnknown, StoreError, StorePartial, StoreTimeout
 from tollgate.store.events import Purchases
-from tollgate.store.lookups import NOTHING, Looked
+from tollgate.store.lookups import NO_LOOKUPS, LookupResult
 
 
 class Spool(Protocol):
@@ -32,17 +32,17 @@ class Scored(msgspec.Struct, frozen=True):
         applied: Applied; uint8 [N].
         age_us: Age of the oldest last known value in the row; int64 [N], 0 where the
             store replied.
-        looked: Lists and stored decisions.
+        lookups: Lists and stored decisions.
     """
 
     features: npt.NDArray[np.float64]
     degraded: npt.NDArray[np.uint32]
     applied: npt.NDArray[np.uint8]
     age_us: npt.NDArray[np.int64]
-    looked: Looked = NOTHING
+    lookups: LookupResult = NO_LOOKUPS
 
 
-class Counts:
+class StoreCounts:
     """
     Count events since the start, for the metrics.
 
@@ -70,7 +70,7 @@ class Counts:
         self.spool_full = 0
         self.earlier: Counter[str] = Counter()
 
-    def looked_up(self, known: npt.NDArray[np.bool_]) -> None:
+    def count_last_known(self, known: npt.NDArray[np.bool_]) -> None:
         """Count look-ups of last known values: found or not; [K]."""
         found = int(known.sum())
         self.known += found

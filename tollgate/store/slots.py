@@ -30,13 +30,13 @@ class SlotMap:
         self._of[slot] = place
         self.places |= {place}
 
-    def learn(self, reply: Any, *, told_by: Place) -> bool:
+    def learn(self, reply: Any, *, source: Place) -> bool:
         """
         Take a reply to CLUSTER SLOTS.
 
         Args:
             reply: Ranges of slots, each with its nodes, the master first.
-            told_by: The node that replied: a node that does not know its own name
+            source: The node that replied: a node that does not know its own name
                 leaves it out.
 
         Returns:
@@ -45,7 +45,7 @@ class SlotMap:
         found: list[Place | None] = [None] * SLOTS
         try:
             for first, last, master, *_ in reply:
-                place = (_host(master[0], told_by), int(master[1]))
+                place = (_host(master[0], source), int(master[1]))
                 found[first : last + 1] = [place] * (last + 1 - first)
         except (TypeError, ValueError, IndexError):
             return False
@@ -56,6 +56,6 @@ class SlotMap:
         return True
 
 
-def _host(name: Any, told_by: Place) -> str:
+def _host(name: Any, source: Place) -> str:
     text = name.decode() if isinstance(name, bytes) else ""
-    return text if text not in ("", "?") else told_by[0]
+    return text if text not in ("", "?") else source[0]

@@ -71,18 +71,18 @@ def preload(
         if not table.refresh_us:
             continue
         prefix = table_prefix(spec, table)
-        _, (reply,) = store.flush([], beside=[(b"GET", prefix)])
+        _, (reply,) = store.flush([], extra_commands=[(b"GET", prefix)])
         keys = [prefix + b":" + one for one in unpack_ids(reply)]
         for start in range(0, len(keys), _KEYS_PER_READ):
             if time.monotonic() > until_s:
                 return count
             part = keys[start : start + _KEYS_PER_READ]
-            _, (values,) = store.flush([], beside=[(b"MGET", *part)])
-            came = {
+            _, (values,) = store.flush([], extra_commands=[(b"MGET", *part)])
+            loaded = {
                 key: value
                 for key, value in zip(part, values, strict=True)
                 if isinstance(value, bytes)
             }
-            memory.put(list(came), list(came.values()))
-            count += len(came)
+            memory.put(list(loaded), list(loaded.values()))
+            count += len(loaded)
     return count

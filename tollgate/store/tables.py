@@ -43,7 +43,7 @@ _SPREAD = 0.2  # part of `refresh` by which ids differ: not all are due at once
 _MAX_HASH = 2**32
 
 
-class Looked(msgspec.Struct, frozen=True):
+class TableLookup(msgspec.Struct, frozen=True):
     """
     Hold the numbers of the tables for a batch of purchases.
 
@@ -58,7 +58,7 @@ class Looked(msgspec.Struct, frozen=True):
     age_us: I64
 
 
-class Wanted(msgspec.Struct):
+class TableQuery(msgspec.Struct):
     """
     Hold the ids that some batches need, and their known values.
 
@@ -106,10 +106,10 @@ class Tables:
         self._tables = spec.tables
         self._prefix = [table_prefix(spec, table) + b":" for table in spec.tables]
 
-    def want(self, batches: Sequence[Purchases]) -> Wanted:
+    def plan(self, batches: Sequence[Purchases]) -> TableQuery:
         """Collect the ids that batches need, with their values from memory."""
         if not self._tables:
-            return _none_wanted([purchases.event_time_us for purchases in batches])
+            return _empty_query([purchases.event_time_us for purchases in batches])
         place: dict[bytes, int] = {}
         first = [0]
         code: list[list[I64]] = [[] for _ in batches]
@@ -120,7 +120,7 @@ class Tables:
                 own.append(np.array(places, np.int64) - first[-1])
             first.append(len(place))
         count = len(place)
-        wanted = Wanted(
+        query = TableQuery(
             keys=list(place),
             first=first,
             code=code,
@@ -135,91 +135,93 @@ class Tables:
             self._tables, itertools.pairwise(first), strict=True
         ):
             if table.refresh_us:
-                self._recall(wanted, range(start, stop))
-                limit_us = _limits_us(table, wanted.keys[start:stop])
-                fresh = wanted.known[start:stop] & (
-                    wanted.age_us[start:stop] <= limit_us
-                )
-                wanted.unread[start:stop] = ~fresh
-        wanted.due = wanted.unread.nonzero()[0].tolist()
-        self.counts["memory"] += count - len(wanted.due)
-        return wanted
+                self._read_memory(query, range(start, stop))
+                limit_us = _limits_us(table, query.keys[start:stop])
+                fresh = query.known[start:stop] & (query.age_us[start:stop] <= limit_us)
+                query.unread[start:stop] = ~fresh
+        query.due = query.unread.nonzero()[0].tolist()
+        self.counts["memory"] += count - len(query.due)
+        return query
 
-    def note(self, wanted: Wanted, replies: Sequence[Any]) -> None:
+    def take_replies(self, query: TableQuery, replies: Sequence[Any]) -> None:
         """Take the replies to the commands; a value without a reply stays unread."""
         for reply in replies:
-            if isinstance(reply, list) and len(reply) == len(wanted.due):
-                self._take(wanted, reply)
+            if isinstance(reply, list) and len(reply) == len(query.due):
+                self._take_values(query, reply)
 
-    def read(self, wanted: Wanted) -> list[Looked]:
+    def read(self, query: TableQuery) -> list[TableLookup]:
         """Return the numbers that are known by now, for each batch."""
         if not self._tables:
-            return [_nothing(len(one)) for one in wanted.time_us]
-        if wanted.unread.any():
-            lost = wanted.unread & ~wanted.known
-            self._recall(wanted, lost.nonzero()[0].tolist())
+            return [_no_numbers(len(one)) for one in query.time_us]
+        if query.unread.any():
+            lost = query.unread & ~query.known
+            self._read_memory(query, lost.nonzero()[0].tolist())
         slots = [
-            unpack_slots(table, wanted.values[start:stop])
+            unpack_slots(table, query.values[start:stop])
             for table, (start, stop) in zip(
-                self._tables, itertools.pairwise(wanted.first), strict=True
+                self._tables, itertools.pairwise(query.first), strict=True
             )
         ]
-        self._count(wanted, np.concatenate([one.corrupt for one in slots]))
-        return [self._looked(wanted, slots, batch) for batch in range(len(wanted.code))]
+        self._count(query, np.concatenate([one.corrupt for one in slots]))
+        return [
+            self._lookup_of(query, slots, batch) for batch in range(len(query.code))
+        ]
 
-    def _recall(self, wanted: Wanted, places: Sequence[int]) -> None:
+    def _read_memory(self, query: TableQuery, places: Sequence[int]) -> None:
         """Read the values of some keys from memory, by their indices."""
-        found = self.memory.find([wanted.keys[at] for at in places])
-        wanted.known[places] = found.known
-        wanted.age_us[places] = found.age_us
+        found = self.memory.find([query.keys[at] for at in places])
+        query.known[places] = found.known
+        query.age_us[places] = found.age_us
         for at, value in zip(places, found.values, strict=True):
-            wanted.values[at] = value
+            query.values[at] = value
 
-    def _take(self, wanted: Wanted, reply: Sequence[Any]) -> None:
+    def _take_values(self, query: TableQuery, reply: Sequence[Any]) -> None:
         keys, values = [], []
-        for at, value in zip(wanted.due, reply, strict=True):
+        for at, value in zip(query.due, reply, strict=True):
             if isinstance(value, Exception):
                 continue
-            wanted.values[at] = value = value or b""
-            wanted.unread[at], wanted.known[at] = False, True
-            wanted.age_us[at] = 0
-            keys.append(wanted.keys[at])
+            query.values[at] = value = value or b""
+            query.unread[at], query.known[at] = False, True
+            query.age_us[at] = 0
+            keys.append(query.keys[at])
             values.append(value)
         self.memory.put(keys, values)
 
-    def _count(self, wanted: Wanted, corrupt: Bool) -> None:
-        there = np.array([bool(value) for value in wanted.values], np.bool_)
-        asked = np.zeros(len(there), np.bool_)
-        asked[wanted.due] = True
-        came = asked & ~wanted.unread
+    def _count(self, query: TableQuery, corrupt: Bool) -> None:
+        there = np.array([bool(value) for value in query.values], np.bool_)
+        queried = np.zeros(len(there), np.bool_)
+        queried[query.due] = True
+        replied = queried & ~query.unread
         for name, places in (
-            ("store", came & there & ~corrupt),
-            ("absent", came & ~there),
-            ("corrupt", came & corrupt),
-            ("unread", wanted.unread),
+            ("store", replied & there & ~corrupt),
+            ("absent", replied & ~there),
+            ("corrupt", replied & corrupt),
+            ("unread", query.unread),
         ):
             self.counts[name] += int(places.sum())
 
-    def _looked(self, wanted: Wanted, slots: Sequence[Slots], batch: int) -> Looked:
-        own = wanted.code[batch]
-        time_us = wanted.time_us[batch]
+    def _lookup_of(
+        self, query: TableQuery, slots: Sequence[Slots], batch: int
+    ) -> TableLookup:
+        own = query.code[batch]
+        time_us = query.time_us[batch]
         degraded = np.zeros(len(time_us), np.uint32)
         age_us = np.zeros(len(time_us), np.int64)
         columns: dict[tuple[str, str], npt.NDArray[np.float64]] = {}
         for table, some, code, start in zip(
-            self._tables, slots, own, wanted.first[:-1], strict=True
+            self._tables, slots, own, query.first[:-1], strict=True
         ):
             numbers = some.as_of(table, code, time_us)
             columns |= columns_of(table, numbers)
-            unread, known = wanted.unread[code + start], wanted.known[code + start]
+            unread, known = query.unread[code + start], query.known[code + start]
             corrupt = some.corrupt[code]
             lacking = np.isnan(numbers).any(axis=1) & (known | ~unread)
             degraded |= lacking * _TABLE_MISSING | corrupt * _STATE_CORRUPT
             degraded |= (unread & known) * _LAST_KNOWN
             degraded |= (unread & ~known) * _UNAVAILABLE
-            stand_in = np.where(unread & known, wanted.age_us[code + start], 0)
+            stand_in = np.where(unread & known, query.age_us[code + start], 0)
             np.maximum(age_us, stand_in, out=age_us)
-        return Looked(columns=columns, degraded=degraded, age_us=age_us)
+        return TableLookup(columns=columns, degraded=degraded, age_us=age_us)
 
 
 def _limits_us(table: Table, keys: Sequence[bytes]) -> npt.NDArray[np.float64]:
@@ -231,8 +233,8 @@ def _limits_us(table: Table, keys: Sequence[bytes]) -> npt.NDArray[np.float64]:
     return limits
 
 
-def _none_wanted(time_us: list[I64]) -> Wanted:
-    return Wanted(
+def _empty_query(time_us: list[I64]) -> TableQuery:
+    return TableQuery(
         keys=[],
         first=[0],
         code=[[] for _ in time_us],
@@ -245,8 +247,8 @@ def _none_wanted(time_us: list[I64]) -> Wanted:
     )
 
 
-def _nothing(rows: int) -> Looked:
-    return Looked(
+def _no_numbers(rows: int) -> TableLookup:
+    return TableLookup(
         columns={},
         degraded=np.zeros(rows, np.uint32),
         age_us=np.zeros(rows, np.int64),

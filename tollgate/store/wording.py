@@ -11,7 +11,7 @@ _ARGUMENTS = re.compile(r",? with args beginning with.*", re.DOTALL)
 _REPLY = re.compile(r"(Protocol Error).*", re.DOTALL | re.IGNORECASE)
 
 
-def words_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """
     Describe an error in one line that is safe to log.
 

@@ -23,15 +23,15 @@ from tollgate.store.redis import Mode, RedisStore
 # entities take less than a millisecond.
 EVENTS_PER_CALL = 64
 
-_APPLIED, _DUPLICATE, _TOO_LATE, _FOREIGN = 1, 2, 3, 4  # status bytes of apply.lua
+_APPLIED, _DUPLICATE, _TOO_LATE, _INCOMPATIBLE = 1, 2, 3, 4  # status bytes of apply.lua
 
 TOO_LATE = "is older than the longest window, the delay and the lateness together"
-FOREIGN = "the entity's value in the store is damaged or of another version"
+INCOMPATIBLE = "the entity's value in the store is damaged or of another version"
 
 Bool = npt.NDArray[np.bool_]
 
 
-class Landed(msgspec.Struct, frozen=True):
+class WriteOutcome(msgspec.Struct, frozen=True):
     """
     Hold the outcome of N events, over all of their entities; bool [N] each.
 
@@ -51,7 +51,10 @@ class Landed(msgspec.Struct, frozen=True):
         """List the events that can never be applied, with the reason."""
         return [
             (row, reason)
-            for rows, reason in ((self.too_late, TOO_LATE), (self.foreign, FOREIGN))
+            for rows, reason in (
+                (self.too_late, TOO_LATE),
+                (self.foreign, INCOMPATIBLE),
+            )
             for row in np.flatnonzero(rows).tolist()
         ]
 
@@ -78,7 +81,7 @@ class EventWriter:
         self._packer = Packer(spec)
         self._events_per_call = events_per_call
 
-    def purchases(self, purchases: Purchases) -> Landed:
+    def purchases(self, purchases: Purchases) -> WriteOutcome:
         """
         Apply purchase events.
 
@@ -89,7 +92,7 @@ class EventWriter:
         columns = self._packer.columns(purchases)
         return self._write(purchase_entries(purchases), purchases, columns=columns)
 
-    def labels(self, labels: Labels) -> Landed:
+    def labels(self, labels: Labels) -> WriteOutcome:
         """
         Apply label events.
 
@@ -104,7 +107,7 @@ class EventWriter:
         events: Purchases | Labels,
         *,
         columns: Sequence[npt.NDArray[np.int64]] | None,
-    ) -> Landed:
+    ) -> WriteOutcome:
         statuses = [np.empty((len(self.spec.entities), 0), np.uint8)]
         for start in range(0, len(entries), self._events_per_call):
             part = slice(start, start + self._events_per_call)
@@ -117,8 +120,8 @@ class EventWriter:
             statuses.append(_in_order(call, answer))
         status = np.concatenate(statuses, axis=1)
         too_late = (status == _TOO_LATE).any(axis=0)
-        foreign = (status == _FOREIGN).any(axis=0)
-        return Landed(
+        foreign = (status == _INCOMPATIBLE).any(axis=0)
+        return WriteOutcome(
             applied=(status == _APPLIED).any(axis=0) & ~too_late & ~foreign,
             duplicate=(status == _DUPLICATE).all(axis=0),
             too_late=too_late,

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tollgate.errors import StoreError
 from tollgate.store.feeds import LABELS, PURCHASES
-from tollgate.store.writer import EventWriter, Landed
+from tollgate.store.writer import EventWriter, WriteOutcome
 from tollgate.stream.events import LABEL, PURCHASE, EventCodec
 from tollgate.stream.marks import FeedMarks
 from tollgate.stream.metrics import StreamMetrics
@@ -122,7 +122,7 @@ class StreamConsumer:
             self.tally.batches += 1
         self._observe_backlog()
         if self._marks is not None:
-            self._marks.tell()
+            self._marks.update()
         return len(messages)
 
     def _take(self, messages: Sequence[Message]) -> None:
@@ -132,12 +132,12 @@ class StreamConsumer:
         )
         started_s = time.monotonic()
         refused = dict(decoded.poison)
-        for kind, at, landed in (
+        for kind, at, outcome in (
             (PURCHASE, decoded.purchase_at, self._writer.purchases(decoded.purchases)),
             (LABEL, decoded.label_at, self._writer.labels(decoded.labels)),
         ):
-            self._count(kind, landed)
-            refused |= {at[row]: reason for row, reason in landed.refused()}
+            self._count(kind, outcome)
+            refused |= {at[row]: reason for row, reason in outcome.refused()}
         self._metrics.apply_s.observe(time.monotonic() - started_s)
         self._bury(messages, refused)
         self._metrics.count("unknown", "poison", len(decoded.poison))
@@ -147,9 +147,9 @@ class StreamConsumer:
         ):
             if at:
                 self._observe_lag(feed, time_us)
-                came_from = np.array([messages[one].partition for one in at])
+                partitions = np.array([messages[one].partition for one in at])
                 if self._marks is not None:
-                    self._marks.applied(feed, came_from, time_us)
+                    self._marks.applied(feed, partitions, time_us)
 
     def _bury(self, messages: Sequence[Message], refused: dict[int, str]) -> None:
         if not refused:
@@ -160,14 +160,14 @@ class StreamConsumer:
         self.tally.buried += len(refused)
         log.warning("%d of %d events are dead letters", len(refused), len(messages))
 
-    def _count(self, kind: str, landed: Landed) -> None:
-        applied, duplicate = int(landed.applied.sum()), int(landed.duplicate.sum())
+    def _count(self, kind: str, outcome: WriteOutcome) -> None:
+        applied, duplicate = int(outcome.applied.sum()), int(outcome.duplicate.sum())
         self.tally.applied += applied
         self.tally.duplicates += duplicate
         self._metrics.count(kind, "applied", applied)
         self._metrics.count(kind, "duplicate", duplicate)
-        self._metrics.count(kind, "too_late", int(landed.too_late.sum()))
-        self._metrics.count(kind, "foreign", int(landed.foreign.sum()))
+        self._metrics.count(kind, "too_late", int(outcome.too_late.sum()))
+        self._metrics.count(kind, "foreign", int(outcome.foreign.sum()))
 
     def _observe_lag(self, feed: str, time_us: npt.NDArray[np.int64]) -> None:
         now_us = self._now_us()

@@ -29,7 +29,7 @@ from tollgate.store.events import MAX_REVISION, Labels, Purchases
 KIND = "event"
 PURCHASE, LABEL = "purchase", "label"
 CENTS, LABEL_VALUE, LABEL_TIME, REVISION = "cents", "label", "label_time", "revision"
-KEPT = "kept"
+STORED_FIELDS = "kept"
 
 _Id = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID_BYTES)]
 _TimeUs = Annotated[int, msgspec.Meta(ge=MIN_EVENT_TIME_US)]
@@ -81,7 +81,7 @@ class EventCodec:
                 *ids,
                 *tail,
                 (CENTS, _Cents),
-                (KEPT, dict[str, _Whole], msgspec.field(default_factory=dict)),
+                (STORED_FIELDS, dict[str, _Whole], msgspec.field(default_factory=dict)),
             ],
             tag_field=KIND,
             tag=PURCHASE,
@@ -148,7 +148,7 @@ class EventCodec:
             *purchases.entity_id,
             purchases.event_time_us.tolist(),
             purchases.cents.tolist(),
-            self._kept(purchases),
+            self._stored_fields(purchases),
             strict=True,
         )
         ids = 1 + len(self._keys)
@@ -178,7 +178,7 @@ class EventCodec:
             for row in columns
         ]
 
-    def _kept(self, purchases: Purchases) -> list[dict[str, int]]:
+    def _stored_fields(self, purchases: Purchases) -> list[dict[str, int]]:
         """Return the declared fields that were sent, row by row."""
         names = [name for name in self._fields if name in purchases.fields]
         columns = [purchases.fields[name].tolist() for name in names]

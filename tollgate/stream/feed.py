@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from tollgate.errors import InputError, StoreError
 from tollgate.store.address import open_client
-from tollgate.store.wording import words_of
+from tollgate.store.wording import describe_error
 from tollgate.stream.redis_streams import FIELD, partition_of, stream_name
 
 _TIMEOUT_S = 30.0
@@ -50,7 +50,9 @@ class RedisFeed:
         try:
             pipe.execute()
         except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(f"the feed cannot be written: {words_of(exc)}") from exc
+            raise StoreError(
+                f"the feed cannot be written: {describe_error(exc)}"
+            ) from exc
 
     def close(self) -> None:
         """Close the connection."""
@@ -92,7 +94,7 @@ class KafkaFeed:
             while True:
                 try:
                     self._producer.produce(
-                        self._topic, event, key=key, on_delivery=self._told
+                        self._topic, event, key=key, on_delivery=self._on_delivery
                     )
                 except BufferError:  # its queue is full: give it time to send
                     self._producer.poll(0.1)
@@ -106,6 +108,6 @@ class KafkaFeed:
     def close(self) -> None:
         """Do nothing: every send was flushed."""
 
-    def _told(self, error: Any, _message: Any) -> None:
+    def _on_delivery(self, error: Any, _message: Any) -> None:
         if error is not None:
             self._failed.append(error.str())

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tollgate.errors import InputError, StoreError
-from tollgate.stream.kafka_ends import KafkaEnds, words_of
+from tollgate.stream.kafka_ends import KafkaEnds, describe_error
 from tollgate.stream.source import Buried, Message
 
 log = logging.getLogger(__name__)
@@ -78,7 +78,7 @@ class KafkaSource:
                 {**shared, "enable.idempotence": True}, logger=log
             )
         except (kafka.KafkaException, ValueError, TypeError) as exc:
-            raise InputError("kafka settings", words_of(exc)) from exc
+            raise InputError("kafka settings", describe_error(exc)) from exc
         self._consumer.subscribe([topic])
         self._ends = KafkaEnds(self._consumer, topic, now_us=now_us)
 
@@ -92,7 +92,7 @@ class KafkaSource:
         try:
             found = self._consumer.consume(num_messages=most, timeout=wait_s)
         except self._kafka.KafkaException as exc:
-            raise StoreError(f"the feed cannot be read: {words_of(exc)}") from exc
+            raise StoreError(f"the feed cannot be read: {describe_error(exc)}") from exc
         messages = []
         for one in found:
             if one.error() is not None:
@@ -108,13 +108,13 @@ class KafkaSource:
         """Produce messages to the topic of dead letters, acknowledged by all."""
         failed: list[str] = []
 
-        def told(error: Any, _message: Any) -> None:
+        def on_delivery(error: Any, _message: Any) -> None:
             if error is not None:
                 failed.append(error.str())
 
         for one in buried:
             headers = {"reason": one.reason, "position": one.message.position}
-            self._produce(one.message.value, headers, told)
+            self._produce(one.message.value, headers, on_delivery)
         left = self._producer.flush(_TIMEOUT_S)
         if left or failed:
             why = failed[0] if failed else "no acknowledgement in time"
@@ -136,7 +136,7 @@ class KafkaSource:
         try:
             self._consumer.commit(offsets=offsets, asynchronous=False)
         except self._kafka.KafkaException as exc:
-            log.warning("offsets are not committed: %s", words_of(exc))
+            log.warning("offsets are not committed: %s", describe_error(exc))
         self._polled = {}
 
     def backlog(self) -> int:
@@ -170,12 +170,12 @@ class KafkaSource:
         """Leave the group."""
         self._consumer.close()
 
-    def _produce(self, value: bytes, headers: dict[str, str], told: Any) -> None:
+    def _produce(self, value: bytes, headers: dict[str, str], on_delivery: Any) -> None:
         topic = self.name + DEAD_LETTERS_SUFFIX
         while True:
             try:
                 self._producer.produce(
-                    topic, value, headers=dict(headers), on_delivery=told
+                    topic, value, headers=dict(headers), on_delivery=on_delivery
                 )
             except BufferError:
                 self._producer.poll(0.1)

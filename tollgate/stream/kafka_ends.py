@@ -136,11 +136,11 @@ class KafkaEnds:
         except self._kafka.KafkaException as exc:
             self._away_until_s = time.monotonic() + self._away_s
             self._away_s = min(2 * self._away_s, _MOST_AWAY_S)
-            raise StoreError(f"the feed cannot be read: {words_of(exc)}") from exc
+            raise StoreError(f"the feed cannot be read: {describe_error(exc)}") from exc
         self._away_s = _AWAY_S
 
 
-def words_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Describe an error of librdkafka in one line."""
     inner = error.args[0] if error.args else error
     text = inner.str() if hasattr(inner, "str") else str(inner)

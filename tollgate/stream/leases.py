@@ -67,22 +67,22 @@ class Leases:
         self._next_s = now_s + self._lease_s / _RENEWALS
         lease_ms = int(self._lease_s * 1e3)
         share = math.ceil(len(self._keys) / self._living(lease_ms))
-        kept: list[int] = []
+        renewed: list[int] = []
         for number in self.held:
-            if len(kept) < share:
+            if len(renewed) < share:
                 if self._renew(keys=[self._keys[number]], args=[self._me, lease_ms]):
-                    kept.append(number)
+                    renewed.append(number)
             else:
                 self._release(keys=[self._keys[number]], args=[self._me])
         taken: list[int] = []
         for number, key in enumerate(self._keys):
-            if len(kept) + len(taken) >= share:
+            if len(renewed) + len(taken) >= share:
                 break
-            if number in kept or number in self.held:
+            if number in renewed or number in self.held:
                 continue
             if self._redis.set(key, self._me, nx=True, px=lease_ms):
                 taken.append(number)
-        self.held = sorted(kept + taken)
+        self.held = sorted(renewed + taken)
         return taken
 
     def drop(self) -> None:

@@ -26,7 +26,7 @@ from tollgate.store.feeds import (
     unpack_watermark,
 )
 from tollgate.store.redis import RedisStore
-from tollgate.store.wording import words_of
+from tollgate.store.wording import describe_error
 from tollgate.stream.metrics import StreamMetrics
 from tollgate.stream.source import Source
 
@@ -71,7 +71,7 @@ class FeedMarks:
         self._metrics = metrics
         self._now_us = now_us
         self._interval_s = interval_s
-        self._tell_at_s = 0.0
+        self._update_at_s = 0.0
         self._own_us: dict[Mark, int] = {}
         self._refused = False
 
@@ -91,16 +91,16 @@ class FeedMarks:
             for at in np.unique(partition).tolist():
                 self._raise((feed, at), int(time_us[partition == at].min()))
 
-    def tell(self) -> None:
+    def update(self) -> None:
         """
         Bring the store's watermarks up to date, once per interval.
 
         Call it when everything polled is applied. If the store does not reply, the next
         call writes them.
         """
-        if not self._feeds or time.monotonic() < self._tell_at_s:
+        if not self._feeds or time.monotonic() < self._update_at_s:
             return
-        self._tell_at_s = time.monotonic() + self._interval_s
+        self._update_at_s = time.monotonic() + self._interval_s
         try:
             for partition, until_us in self._source.caught_up().items():
                 for feed in self._feeds:
@@ -118,8 +118,8 @@ class FeedMarks:
         marks = [(feed, at) for feed in self._feeds for at in partitions]
         keys = [self._key(mark) for mark in marks]
         keys += [feed_key(self._product, feed) for feed in self._feeds]
-        found = dict(zip(keys, self._ask([(b"GET", key) for key in keys]), strict=True))
-        known = {key: _sound(value, now_us) for key, value in found.items()}
+        found = dict(zip(keys, self._run([(b"GET", key) for key in keys]), strict=True))
+        known = {key: _valid_us(value, now_us) for key, value in found.items()}
         commands = []
         for feed in self._feeds:
             reached = []
@@ -135,7 +135,7 @@ class FeedMarks:
                 commands.append((b"SET", key, whole_us))
             if whole_us:
                 self._metrics.feed(feed, watermark_us=whole_us, now_us=now_us)
-        self._ask(
+        self._run(
             [
                 (verb, key, pack_watermark(mark_us, now_us=now_us))
                 for verb, key, mark_us in commands
@@ -148,18 +148,18 @@ class FeedMarks:
             self._product, feed, source=self._source.name, partition=partition
         )
 
-    def _ask(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+    def _run(self, commands: list[tuple[Any, ...]]) -> list[Any]:
         if not commands:
             return []
-        _, replies = self._store.flush([], beside=commands)
+        _, replies = self._store.flush([], extra_commands=commands)
         for reply in replies:
             if isinstance(reply, Exception) and not self._refused:
                 self._refused = True  # log it once: the store would refuse again
-                log.warning("the store refuses watermarks: %s", words_of(reply))
+                log.warning("the store refuses watermarks: %s", describe_error(reply))
         return replies
 
 
-def _sound(value: object, now_us: int) -> int:
+def _valid_us(value: object, now_us: int) -> int:
     """
     Read a watermark; 0 if it is invalid, or so far ahead that a clock must be wrong.
     """

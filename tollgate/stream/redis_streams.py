@@ -18,7 +18,7 @@ from typing import Any
 
 from tollgate.errors import InputError, StoreError
 from tollgate.store.address import open_client
-from tollgate.store.wording import words_of
+from tollgate.store.wording import describe_error
 from tollgate.stream.leases import LEASE_S, Leases
 from tollgate.stream.redis_group import StreamGroup
 from tollgate.stream.source import Buried, Message
@@ -115,7 +115,7 @@ class RedisSource:
             }
             found = self._left_over(most) or self._new(most, wait_s)
         except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(f"the feed cannot be read: {words_of(exc)}") from exc
+            raise StoreError(f"the feed cannot be read: {describe_error(exc)}") from exc
         return found
 
     def bury(self, buried: Sequence[Buried]) -> None:
@@ -147,7 +147,7 @@ class RedisSource:
         try:
             return sum(self._members.backlog(stream) for stream in held)
         except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(f"the feed cannot be read: {words_of(exc)}") from exc
+            raise StoreError(f"the feed cannot be read: {describe_error(exc)}") from exc
 
     def partitions(self) -> int:
         """Return the number of partitions held."""
@@ -233,13 +233,17 @@ class RedisSource:
             for number in self._leases.held:
                 self._members.trim(self._streams[number], before_ms=before_ms)
         except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(f"the feed cannot be trimmed: {words_of(exc)}") from exc
+            raise StoreError(
+                f"the feed cannot be trimmed: {describe_error(exc)}"
+            ) from exc
 
     def _run(self, pipe: Any) -> None:
         try:
             pipe.execute()
         except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(f"the feed cannot be written: {words_of(exc)}") from exc
+            raise StoreError(
+                f"the feed cannot be written: {describe_error(exc)}"
+            ) from exc
 
 
 def _streams_of(reply: Any) -> list[tuple[bytes, list[tuple[bytes, Any]]]]:

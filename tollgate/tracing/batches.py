@@ -58,7 +58,7 @@ class Named(Protocol):
         """Return the id that the caller gave; empty if there is none."""
 
 
-class BatchTeller:
+class BatchSpanWriter:
     """
     Write the spans of a step's batches to a pipe.
 
@@ -77,23 +77,23 @@ class BatchTeller:
         self._encode = msgspec.json.Encoder().encode
         self._pipe = -1
         self._next_look_us = 0
-        self._told = 0
+        self._written = 0
         self._failed = False
 
-    def wanted(self) -> bool:
+    def is_enabled(self) -> bool:
         """Return whether a reader is connected; else this costs a look at the clock."""
         if self._pipe >= 0:
             return True
         if self._clock() >= self._next_look_us:
-            self._look()
+            self._check_file()
         return self._pipe >= 0
 
-    def _look(self) -> None:
+    def _check_file(self) -> None:
         self._next_look_us = self._clock() + LOOK_US
         self._pipe = _opened(self._path)
-        self._told = 0
+        self._written = 0
 
-    def tell(self, requests: Sequence[Named], *, rows: int, began_us: int) -> None:
+    def write(self, requests: Sequence[Named], *, rows: int, began_us: int) -> None:
         """
         Report a batch that has just ended; never raise and never wait.
 
@@ -106,24 +106,24 @@ class BatchTeller:
             span = BatchSpan(
                 step=self._step,
                 process=os.getpid(),
-                number=self._told,
+                number=self._written,
                 start_us=began_us,
                 end_us=self._clock(),
                 rows=rows,
                 requests=tuple(one.request_id() for one in requests),
             )
-            self._write(span)
+            self._write_span(span)
         except Exception as exc:  # noqa: BLE001 - a look never costs an answer
             if not self._failed:
-                log.error("no batch was told: %s", trace_of(exc))
+                log.error("the span of a batch was not written: %s", trace_of(exc))
             self._failed = True
 
-    def _write(self, span: BatchSpan) -> None:
+    def _write_span(self, span: BatchSpan) -> None:
         try:
             self._put(span)
         except BrokenPipeError:  # the reader is gone; another one may have come
             self.close()
-            self._look()
+            self._check_file()
             if self._pipe >= 0:
                 self._put(msgspec.structs.replace(span, number=0))
 
@@ -131,7 +131,7 @@ class BatchTeller:
         line = self._encode(span) + b"\n"
         if len(line) > WRITE_BYTES:
             line = self._encode(msgspec.structs.replace(span, requests=())) + b"\n"
-        self._told += 1
+        self._written += 1
         with contextlib.suppress(BlockingIOError):  # full: this number will be missing
             os.write(self._pipe, line)
 
@@ -142,10 +142,10 @@ class BatchTeller:
         self._pipe = -1
 
 
-def open_batches(step: str) -> BatchTeller | None:
+def open_batches(step: str) -> BatchSpanWriter | None:
     """Make a writer for the pipe that the environment names; None if it names none."""
     path = os.environ.get(BATCHES_VARIABLE, "")
-    return BatchTeller(path, step=step) if path else None
+    return BatchSpanWriter(path, step=step) if path else None
 
 
 def _opened(path: str) -> int:

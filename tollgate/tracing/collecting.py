@@ -92,7 +92,7 @@ class SpanCollector:
     def _note(self, problem: str, spans: int) -> None:
         """Log once that the collector does not respond, and once that it does again."""
         if problem and self._answers:
-            log.warning("%d spans were not taken: %s", spans, problem)
+            log.warning("%d spans were not accepted: %s", spans, problem)
         elif not problem and not self._answers:
             log.warning("the collector takes spans again")
         self._answers = not problem

@@ -38,7 +38,7 @@ class RequestSpans:
         self._since_ns = time.time_ns() - time.monotonic_ns()
         self._id = span_id(context, arrival_us)
 
-    def whole(
+    def request(
         self, name: str, attributes: Mapping[str, Attribute], *, problem: str = ""
     ) -> Span:
         """Return the root span, which contains all others."""
@@ -51,7 +51,7 @@ class RequestSpans:
             problem=problem,
         )
 
-    def nested(
+    def step(
         self,
         step: Part,
         parts: Sequence[Part],
@@ -74,9 +74,9 @@ class RequestSpans:
                 part,
                 span_id(self._context, self._arrival_us, "row", place),
                 self._id,
-                attributes=told,
+                attributes=attributes,
             )
-            for place, told in enumerate(each)
+            for place, attributes in enumerate(each)
         ]
 
     def _span(

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tollgate.features.fingerprint import fingerprints
 from tollgate.features.spec import FeatureSpec
-from tollgate.policy.decide import Decided
+from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import (
     CONTEXT_VERSION,
     MAX_ID_BYTES,
@@ -20,7 +20,7 @@ from tollgate.schema import (
     Decision,
     Degraded,
 )
-from tollgate.store.decided import read_decided, sound_fingerprint
+from tollgate.store.decided import read_stored_decisions, verified_fingerprint
 from tollgate.store.events import Purchases
 from tollgate.validation import conflict
 
@@ -104,7 +104,7 @@ def note_earlier(context: Array, earlier: Sequence[bytes], *, ids: Ids) -> None:
     for row, value in enumerate(earlier):
         if not value:
             continue
-        fingerprint = sound_fingerprint(value)
+        fingerprint = verified_fingerprint(value)
         if fingerprint is None:
             context["degraded"][row] |= np.uint32(Degraded.LOOKUPS_UNREAD)
         elif fingerprint != context["fingerprint"][row]:
@@ -116,13 +116,13 @@ def note_earlier(context: Array, earlier: Sequence[bytes], *, ids: Ids) -> None:
         raise BadRows(wrong)
 
 
-def answers_of(decided: Decided, context: Array) -> Answers:
+def answers_of(decided: PolicyDecisions, context: Array) -> Answers:
     """Convert decisions to answers; stored decisions are returned unchanged."""
     level, score = decided.decision, decided.score
     codes = decided.reason_codes
     made = np.flatnonzero(context["earlier_length"])
     if len(made):
-        earlier = read_decided(context["earlier"][made])
+        earlier = read_stored_decisions(context["earlier"][made])
         level[made], score[made] = earlier.decision, earlier.score
         codes[made] = earlier.reason_codes
     return Answers(

@@ -27,7 +27,7 @@ from loadtests.baseline.lean.rows import (
     note_earlier,
 )
 from tollgate.features.spec import SPEC_FILE, load_spec
-from tollgate.journal.answers import AnswerKeeper
+from tollgate.journal.answers import StoreCommands
 from tollgate.journal.opening import open_writer
 from tollgate.journal.rows import Heading
 from tollgate.policy import RowFacts, decide
@@ -99,7 +99,7 @@ class Scorer:
             store_url,
             heading,
             folder=str(folder / f"journal-{os.getpid()}"),
-            beside=AnswerKeeper(window_s=self._policy.idempotency_s),
+            extra_commands=StoreCommands(window_s=self._policy.idempotency_s),
         )
         self._journal = StepJournal(writer, spec_hash=self._spec.spec_hash)
         self._dtype = context_dtype(self._spec.entity_names)
@@ -189,7 +189,7 @@ class Scorer:
             fields={},
         )
         decided = decide(facts, policy=self._policy)
-        self._journal.keep(
+        self._journal.record(
             context,
             decided,
             features=features,

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import redis
 
-from tollgate.journal.chunks import Beside
+from tollgate.journal.chunks import CommandBuilder
 from tollgate.journal.entries import End, stream_key
 from tollgate.journal.mark import Mark
 from tollgate.journal.record import Records, decode_chunk
@@ -19,7 +19,7 @@ from tollgate.journal.spool import MOST_BYTES, JournalSpool
 from tollgate.journal.stream import MOST_STREAM_BYTES, JournalStream
 from tollgate.journal.writer import GATHER_S, MOST_ROWS, JournalWriter
 from tollgate.schema import context_dtype
-from tollgate.store.line import open_line
+from tollgate.store.line import open_pipeline
 
 HEADING = Heading(
     product="fraud",
@@ -75,7 +75,7 @@ def writer_of(
     *,
     most_rows: int = MOST_ROWS,
     gather_s: float = GATHER_S,
-    beside: Beside | None = None,
+    extra_commands: CommandBuilder | None = None,
     most_stream_bytes: int = MOST_STREAM_BYTES,
     most_spool_bytes: int = MOST_BYTES,
     deadline_s: float = 1.0,
@@ -85,13 +85,13 @@ def writer_of(
     if folder is not None:
         spool = JournalSpool(folder, product="fraud", most_bytes=most_spool_bytes)
         mark = Mark(folder)
-    line = open_line(url, deadline_s=deadline_s)
+    line = open_pipeline(url, deadline_s=deadline_s)
     return JournalWriter(
         HEADING,
         JournalStream("fraud", line, most_bytes=most_stream_bytes),
         spool=spool,
         mark=mark,
-        beside=beside,
+        extra_commands=extra_commands,
         most_rows=most_rows,
         gather_s=gather_s,
     )

@@ -14,14 +14,14 @@ from redis.crc import key_slot
 from tests.support.store.redis_processes import free_ports, running
 from tollgate.server.child import Child
 from tollgate.server.environment import find_redis_server
-from tollgate.store.breaker import Rules
+from tollgate.store.breaker import BreakerRules
 from tollgate.store.events import Labels, Purchases
 from tollgate.store.online import OnlineFeatures
 from tollgate.store.slots import SLOTS
 
 NOW_US = 1_600_000_000_000_000
 DEADLINE_S = 5.0
-RULES = Rules(probe_interval_s=0.02)
+RULES = BreakerRules(probe_interval_s=0.02)
 
 
 class Cluster:

@@ -88,7 +88,7 @@ def test_pace_reads_the_products_watermark(
     pace.end(pace.begin(), 64)
     assert not pace._serving
     value = pack_watermark(5, now_us=7)
-    store.flush([], beside=[(b"SET", key, value)])
+    store.flush([], extra_commands=[(b"SET", key, value)])
     pace._look_s = 0.0
     pace.end(pace.begin(), 64)
     assert pace._serving

@@ -157,11 +157,11 @@ def test_broken_run_continues_and_a_complete_one_can_repeat(
     class Breaking(RedisStore):
         """A store that is lost after some calls."""
 
-        def flush(self, asked, *, beside):  # type: ignore[no-untyped-def]
+        def flush(self, asked, *, extra_commands):  # type: ignore[no-untyped-def]
             """Answer, for now."""
             if next(calls) > 10:
                 raise StoreError("it is lost")
-            return super().flush(asked, beside=beside)
+            return super().flush(asked, extra_commands=extra_commands)
 
     rows = rows_of(1_000)
     breaking = Breaking(store_url, deadline_s=5.0)

@@ -134,7 +134,7 @@ def test_diff_names_features_and_states(
     file = new("window: 30d, default: 60", "window: 60d, default: 60")
     shown = run("diff", SPEC, file).stdout
     assert "window: 30d → 60d" in shown
-    assert "state of customer: kept for: 31d → 61d" in shown
+    assert "state of customer: retained for: 31d → 61d" in shown
     found = json.loads(run("diff", SPEC, file, "--json").stdout)
     assert found == {
         "changes": [
@@ -145,7 +145,7 @@ def test_diff_names_features_and_states(
                 "details": ["window: 30d → 60d"],
             }
         ],
-        "state": ["customer: kept for: 31d → 61d"],
+        "state": ["customer: retained for: 31d → 61d"],
         "same_state": False,
         "same_vector": False,
     }

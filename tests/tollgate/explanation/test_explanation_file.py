@@ -306,7 +306,7 @@ def test_arrays_that_do_not_fit_are_refused(forest, arrays, words):
         ({"classes": [1]}, "classes: are 1"),
         ({"classes": [1, 2, 3], "link": "logistic"}, "link: is logistic for 3"),
         ({"link": "logistic"}, "base: is [2]; needed is [1]"),
-        ({"reason": "none"}, "reason: stands beside a model"),
+        ({"reason": "none"}, "reason: stands next to a model"),
         ({"zero_is_missing": [2]}, "zero_is_missing: is none of the 2"),
         ({"unknown": 1}, "is damaged: Object contains unknown field"),
     ],
@@ -337,7 +337,7 @@ def test_coefficients_that_do_not_fit_are_refused(linear, arrays, words):
 def test_without_a_model_there_is_a_reason(linear):
     """Neither both nor none."""
     data = encode_explanation(unexplained("a network", features=("a",), classes=(0, 1)))
-    assert "reason: stands beside a model, or is missing" in refused(
+    assert "reason: stands next to a model, or is missing" in refused(
         header(data, reason="")
     )
 

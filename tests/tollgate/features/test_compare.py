@@ -8,7 +8,12 @@ import pytest
 
 from tollgate.features.compare import Comparison, compare
 from tollgate.features.definition import FeatureSpec
-from tollgate.features.describe import duration_text, in_words, state_text, window_text
+from tollgate.features.describe import (
+    duration_text,
+    feature_text,
+    state_text,
+    window_text,
+)
 from tollgate.features.spec import load_spec
 
 SMALL = """\
@@ -99,7 +104,7 @@ def test_longer_window_and_new_column_are_changes_of_state(tmp_path: Path) -> No
         ("apps", "added", "state", ""),
     ]
     assert found.state == (
-        "customer: kept for: 2d → 61d",
+        "customer: retained for: 2d → 61d",
         "customer: columns: none → channel:category:0",
     )
     assert not found.same_state
@@ -133,13 +138,13 @@ def test_another_product_or_entity_is_another_state(tmp_path: Path) -> None:
         ("  terminal: {key: terminal_id, delay: 7d}\n", ""),
     )
     assert rows(gone) == [("risk", "removed", "state", "")]
-    assert gone.state == ("terminal: no longer kept",)
+    assert gone.state == ("terminal: no longer stored",)
 
 
 def test_words_for_people(tmp_path: Path) -> None:
     """Definition, window and state of features, as the catalogue shows them."""
     spec = loaded(tmp_path)
-    words = {one.name: in_words(one, spec) for one in spec.features}
+    words = {one.name: feature_text(one, spec) for one in spec.features}
     assert words["channel"].startswith("place of channel among web, app, from 0; -1 ")
     assert words["risk"] == "purchases known as fraud / purchases, of the terminal"
     assert words["rush"] == (

@@ -9,7 +9,7 @@ import numpy as np
 
 from tollgate.features.definition import Field
 from tollgate.features.entries import MISSING
-from tollgate.features.fields import codes, hash_words, left_out, scaled
+from tollgate.features.fields import codes, hash_words, lacks_fields, scaled
 from tollgate.features.spec import load_spec
 
 WEIGHT = Field(
@@ -79,8 +79,8 @@ def test_rows_without_a_field_are_told(tmp_path: Path) -> None:
         "items": np.array([1, MISSING, 2, 0]),
         "channel": hash_words([b"web", b"web", b"fax", b"app"]),
     }
-    assert left_out(spec, fields, 4).tolist() == [False, True, True, False]
-    assert left_out(spec, {"items": fields["items"]}, 4).all()
+    assert lacks_fields(spec, fields, 4).tolist() == [False, True, True, False]
+    assert lacks_fields(spec, {"items": fields["items"]}, 4).all()
 
 
 def test_a_row_that_lacks_a_field_of_the_policy_is_whole(tmp_path: Path) -> None:
@@ -94,4 +94,4 @@ def test_a_row_that_lacks_a_field_of_the_policy_is_whole(tmp_path: Path) -> None
         "channel": hash_words([b"web", b"web"]),
         "consent": hash_words([b"", b"yes"]),
     }
-    assert left_out(spec, fields, 2).tolist() == [False, True]
+    assert lacks_fields(spec, fields, 2).tolist() == [False, True]

@@ -9,7 +9,7 @@ import pytest
 
 from tollgate.errors import HookError, SpecError
 from tollgate.features.compare import compare
-from tollgate.features.describe import in_words
+from tollgate.features.describe import feature_text
 from tollgate.features.spec import load_spec
 
 Hooked = Callable[..., Path]
@@ -39,7 +39,7 @@ def test_its_columns_are_linked(hooked: Hooked) -> None:
     assert (km.hook, km.inputs, km.default) == ("km", (2, 3), -1)
     assert per_km.inputs == (0, 4)
     assert spec.stateful() == (False, *[True] * 6)
-    assert in_words(spec.features[5], spec) == (
+    assert feature_text(spec.features[5], spec) == (
         "risk of hook.py, which reads lat, lon, channel, lat_was, lon_was; "
         "within 0 … 0.8"
     )

@@ -49,7 +49,7 @@ from tollgate.journal.stream import JournalStream
 from tollgate.journal.writer import JournalWriter
 from tollgate.repair.segments import segments
 from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.line import open_line
+from tollgate.store.line import open_pipeline
 
 BATCH_ROWS = 4
 EVERY_S = 0.002
@@ -69,15 +69,15 @@ class LoggingWriter(JournalWriter):
         """Log one line."""
         os.write(self._fd, _LINE.pack(what, first, rows, time.monotonic_ns() // 1000))
 
-    def _done(self, chunks: list[Chunk], how: str) -> None:
+    def _count_durable(self, chunks: list[Chunk], how: str) -> None:
         for chunk in chunks:
             self.line(ACKNOWLEDGED, chunk.first, chunk.rows)
-        super()._done(chunks, how)
+        super()._count_durable(chunks, how)
 
 
 def open_one(url: str, spool: Path) -> LoggingWriter:
     """Open a writer as the decision step does, with its deadline."""
-    stream = JournalStream("fraud", open_line(url, deadline_s=DEADLINE_S))
+    stream = JournalStream("fraud", open_pipeline(url, deadline_s=DEADLINE_S))
     kept = JournalSpool(spool, product="fraud")
     return LoggingWriter(HEADING, stream, spool=kept, mark=Mark(spool))
 

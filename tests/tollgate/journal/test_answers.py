@@ -8,12 +8,12 @@ from pathlib import Path
 import redis
 
 from tests.support.journal.numbered_decisions import HEADING, name_of, rows_of
-from tollgate.journal.answers import AFTER_US, AnswerKeeper
+from tollgate.journal.answers import MARGIN_US, StoreCommands
 from tollgate.journal.record import Records
 from tollgate.journal.rows import to_records
 from tollgate.server.redis import EmbeddedRedis
 from tollgate.store.connection import Command
-from tollgate.store.decided import decided_key
+from tollgate.store.decided import stored_decision_key
 
 WINDOW_S = 600
 
@@ -37,15 +37,18 @@ def split(commands: list[Command]) -> tuple[list[bytes], list[bytes]]:
 
 def keys(first: int, count: int) -> list[bytes]:
     """Name the keys of decisions number `first` and on."""
-    return [decided_key("fraud", name_of(one)) for one in range(first, first + count)]
+    return [
+        stored_decision_key("fraud", name_of(one))
+        for one in range(first, first + count)
+    ]
 
 
 def test_each_answer_is_looked_at_once_when_its_window_is_over() -> None:
     """Not before, in the order of their ends, and beside what is kept then."""
-    keeper = AnswerKeeper(window_s=WINDOW_S)
+    keeper = StoreCommands(window_s=WINDOW_S)
     old, new = made(0, 3), made(3, 1)
     start_us = int(old.decided_us.max())
-    over_us = start_us + WINDOW_S * 1_000_000 + AFTER_US
+    over_us = start_us + WINDOW_S * 1_000_000 + MARGIN_US
     assert split(keeper(old, start_us)) == (keys(0, 3), [])
     assert split(keeper(new, start_us + 1))[1] == []
     assert split(keeper(made(4, 1), over_us - 1))[1] == []
@@ -55,13 +58,13 @@ def test_each_answer_is_looked_at_once_when_its_window_is_over() -> None:
 
 def test_after_a_quiet_time_only_so_many_at_once_and_none_long_gone() -> None:
     """The store has found by itself what ended a minute ago."""
-    keeper = AnswerKeeper(window_s=WINDOW_S)
+    keeper = StoreCommands(window_s=WINDOW_S)
     start_us = 0
     for first in range(0, 1_000, 10):
         records = made(first, 10)
         start_us = int(records.decided_us.max())
         keeper(records, start_us)
-    over_us = start_us + WINDOW_S * 1_000_000 + AFTER_US
+    over_us = start_us + WINDOW_S * 1_000_000 + MARGIN_US
     looked = split(keeper(made(1_000, 1), over_us))[1]
     assert looked == keys(0, len(looked))
     assert 64 <= len(looked) < 80
@@ -70,28 +73,28 @@ def test_after_a_quiet_time_only_so_many_at_once_and_none_long_gone() -> None:
 
 def test_names_that_wait_take_so_much_memory_and_no_more() -> None:
     """The oldest give way; their keys still expire."""
-    keeper = AnswerKeeper(window_s=WINDOW_S, most_bytes=300)
+    keeper = StoreCommands(window_s=WINDOW_S, most_bytes=300)
     start_us = 0
     for first in range(0, 100, 10):
         records = made(first, 10)
         start_us = int(records.decided_us.max())
         assert len(split(keeper(records, start_us))[0]) == 10
-    over_us = start_us + WINDOW_S * 1_000_000 + AFTER_US
+    over_us = start_us + WINDOW_S * 1_000_000 + MARGIN_US
     assert split(keeper(made(100, 1), over_us))[1] == keys(80, 20)
 
 
 def test_nothing_is_kept_for_no_window() -> None:
     """So nothing is looked at either."""
-    keeper = AnswerKeeper(window_s=0)
+    keeper = StoreCommands(window_s=0)
     records = made(0, 3)
     now_us = int(records.decided_us.max())
     assert keeper(records, now_us) == []
-    assert keeper(made(3, 1), now_us + 2 * AFTER_US) == []
+    assert keeper(made(3, 1), now_us + 2 * MARGIN_US) == []
 
 
 def test_a_look_removes_what_is_over_and_nothing_else(tmp_path: Path) -> None:
     """A Redis that looks for nothing by itself; one answer was given anew since."""
-    keeper = AnswerKeeper(window_s=1)
+    keeper = StoreCommands(window_s=1)
     records = made(0, 3)
     with EmbeddedRedis(tmp_path) as server, redis.Redis.from_url(server.url) as store:
         store.execute_command("DEBUG", "SET-ACTIVE-EXPIRE", "0")
@@ -101,7 +104,7 @@ def test_a_look_removes_what_is_over_and_nothing_else(tmp_path: Path) -> None:
         assert store.dbsize() == 3
         anew = keys(1, 1)[0]
         store.set(anew, b"another", px=60_000)
-        over_us = int(records.decided_us.max()) + 1_000_000 + AFTER_US
+        over_us = int(records.decided_us.max()) + 1_000_000 + MARGIN_US
         for command in keeper(made(3, 0), over_us):
             store.execute_command(*command)
         assert store.keys() == [anew]

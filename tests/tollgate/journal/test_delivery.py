@@ -21,7 +21,7 @@ from tollgate.journal.stream import JournalStream
 from tollgate.repair.segments import segments
 from tollgate.server.redis import EmbeddedRedis
 from tollgate.server.socket_path import short_socket_path
-from tollgate.store.line import open_line
+from tollgate.store.line import open_pipeline
 
 
 def names(count: int) -> list[bytes]:
@@ -110,7 +110,7 @@ def test_a_stream_that_refuses_gets_its_chunks_again(tmp_path: Path) -> None:
 def test_so_much_is_under_way_and_no_more(tmp_path: Path) -> None:
     """64 chunks or 128 KiB, one chunk at least; the others wait for a reply."""
     with EmbeddedRedis(tmp_path / "redis") as server:
-        stream = JournalStream("fraud", open_line(server.url, deadline_s=60.0))
+        stream = JournalStream("fraud", open_pipeline(server.url, deadline_s=60.0))
         small, large = b"x" * 100, b"x" * (200 << 10)
         assert stream.room([large, small]) == 1
         assert stream.room([small] * 100) == 64

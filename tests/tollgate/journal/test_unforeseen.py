@@ -59,7 +59,10 @@ def no_commands(records: object, now_us: int) -> Sequence[Command]:
 def chunk(first: int) -> bytes:
     """Make a sound chunk of two decisions, of a writer that is gone."""
     return pack(
-        [(first, rows_of(first, 2))], HEADING, writer="ab" * 8, beside=no_commands
+        [(first, rows_of(first, 2))],
+        HEADING,
+        writer="ab" * 8,
+        extra_commands=no_commands,
     ).raw
 
 
@@ -87,7 +90,7 @@ def test_a_spooled_chunk_of_another_format_holds_nothing_up(tmp_path: Path) -> N
     left.write([frame(number, raw) for number, raw in enumerate(raws)])
     left.close()
     with EmbeddedRedis(tmp_path / "redis") as server:
-        writer = writer_of(server.url, folder, beside=no_commands)
+        writer = writer_of(server.url, folder, extra_commands=no_commands)
         wait_until(lambda: not segments(folder))
         writer.append(rows_of(4, 2))
         wait_until(lambda: writer.counts.buffered == 0)

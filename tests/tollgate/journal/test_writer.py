@@ -196,13 +196,13 @@ def test_commands_beside_reach_the_store_whatever_the_stream_does(
 ) -> None:
     """Sent with a chunk at once, or when its records come out of the spool."""
 
-    def beside(records: Records, now_us: int) -> list[Command]:
+    def extra_commands(records: Records, now_us: int) -> list[Command]:
         return [(b"SET", b"d:" + one, b"1", b"NX") for one in records.transaction_id]
 
     state, folder = tmp_path / "redis", tmp_path / "spool"
     with EmbeddedRedis(state) as server:
         url = server.url
-        writer = writer_of(url, folder, beside=beside)
+        writer = writer_of(url, folder, extra_commands=extra_commands)
         writer.append(rows_of(0, 3))
         wait_until(lambda: writer.counts.written == 3)
     writer.append(rows_of(3, 3))

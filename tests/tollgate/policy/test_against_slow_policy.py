@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.policy.reference_policy import BITS, Row, slow_decide
 from tollgate.errors import PolicyError
-from tollgate.policy import Decided, Policy, RowFacts, decide, load_policy
+from tollgate.policy import Policy, PolicyDecisions, RowFacts, decide, load_policy
 from tollgate.schema import MISSING, DeclaredField, Degraded, hash_words
 
 LABELS = ["fine", "stolen", "abuse"]
@@ -207,7 +207,7 @@ def facts(table: Rows, policy_lists: list[str]) -> RowFacts:
     )
 
 
-def told(decided: Decided, at: int) -> dict[str, Any]:
+def told(decided: PolicyDecisions, at: int) -> dict[str, Any]:
     """Take one row of what was decided."""
     return {
         "decision": int(decided.decision[at]),

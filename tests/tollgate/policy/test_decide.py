@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tollgate.policy import Decided, Policy, RowFacts, decide, load_policy
+from tollgate.policy import Policy, PolicyDecisions, RowFacts, decide, load_policy
 from tollgate.schema import Decision, Degraded
 
 NAMES = ("amount", "risk")
@@ -162,7 +162,7 @@ def test_a_batch_equals_its_rows_in_any_order(policy: Policy) -> None:
         "degraded": rng.integers(0, 1024, 200).astype(np.uint32),
     }
 
-    def run(rows: np.ndarray) -> Decided:
+    def run(rows: np.ndarray) -> PolicyDecisions:
         return decide(facts(**{k: v[rows] for k, v in table.items()}), policy=policy)
 
     whole, order = run(np.arange(200)), rng.permutation(200)

@@ -9,7 +9,7 @@ import pytest
 
 from tollgate.errors import PolicyError
 from tollgate.policy import Policy, load_policy
-from tollgate.policy.telling import told_reasons
+from tollgate.policy.telling import select_reasons
 
 NAMES = ("income", "debts", "burden", "term", "late", "home")
 POLICY = """
@@ -39,7 +39,7 @@ def compiled(
 
 def told(policy: Policy, codes: list[str], amounts: list[float]) -> list[str]:
     """Say which codes are told."""
-    found = told_reasons(
+    found = select_reasons(
         policy, codes, contributions=np.array(amounts), feature_names=NAMES
     )
     return [one.code for one in found]
@@ -70,7 +70,7 @@ def test_principal_reasons(
 def test_a_policy_may_tell_fewer(tmp_path: Path) -> None:
     """`most` is the bound; the sum and the largest feature of a code are kept."""
     policy = compiled(tmp_path, POLICY.replace("most: 4", "most: 2"))
-    found = told_reasons(
+    found = select_reasons(
         policy,
         ["SCORE_DECLINE"],
         contributions=np.array([0.1, 0.2, 0.5, 0.3, 0.0, 0.0]),
@@ -93,12 +93,12 @@ def test_a_policy_may_tell_fewer(tmp_path: Path) -> None:
         (
             "never: [SCORE",
             "never: [LATE, SCORE",
-            "notice.never: LATE is told of a feature, which may be a principal reason",
+            "notice.never: LATE is reported for a feature, which may be a principal",
         ),
         (
             "term: TERM, late",
             "late",
-            "contributions: term has no code: it could be a reason that is not told",
+            "contributions: term has no code: it could be a reason that is not report",
         ),
         ("[sex, age]", "[sex, Income]", "sensitive.1: Income is an input of the prod"),
     ],

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tollgate.policy import Policy, load_policy
-from tollgate.policy.telling import told_codes, told_reasons
+from tollgate.policy.telling import select_codes, select_reasons
 
 NAMES = ("amount", "mean", "pace", "risk", "calm")
 POLICY = """
@@ -48,7 +48,7 @@ def test_told_codes(
     policy: Policy, codes: list[str], contributions: list[float], wanted: str
 ) -> None:
     """The answer's first, then features by how much they raised the score."""
-    told = told_codes(
+    told = select_codes(
         policy, codes, contributions=np.array(contributions), feature_names=NAMES
     )
     assert told == tuple(wanted.split())
@@ -58,7 +58,7 @@ def test_a_text_is_told_once(tmp_path: Path) -> None:
     """Two codes that say the same are one reason to a person."""
     (tmp_path / "policy.yaml").write_text(POLICY.replace("PACE: p", "PACE: a"))
     policy = load_policy(tmp_path / "policy.yaml", feature_names=NAMES)
-    told = told_reasons(
+    told = select_reasons(
         policy,
         ["SCORE_REVIEW"],
         contributions=np.array([0.3, 0.1, 0.2, 0.05, 0.9]),
@@ -80,7 +80,7 @@ def test_a_policy_without_a_mapping_tells_features(tmp_path: Path) -> None:
     texts = {name: f"the {name}" for name in NAMES}
     (tmp_path / "policy.yaml").write_text(text.replace(", X: x", ""))
     plain = load_policy(tmp_path / "policy.yaml", feature_names=NAMES)
-    told = told_reasons(
+    told = select_reasons(
         plain,
         [],
         contributions=contributions,

@@ -17,8 +17,8 @@ import redis
 
 from tollgate.errors import StoreError
 from tollgate.features.spec import FeatureSpec
-from tollgate.repair.background import drained, told
-from tollgate.repair.drain import DEAD_LETTERS, Drained, SpoolDrain
+from tollgate.repair.background import drain_text, draining
+from tollgate.repair.drain import DEAD_LETTERS, DrainResult, SpoolDrain
 from tollgate.repair.segments import (
     SegmentFile,
     SegmentHeader,
@@ -94,9 +94,9 @@ def test_a_drain_makes_the_windows_whole(
     assert values(redis_client) != wanted
     done = SpoolDrain(tmp_path, store).run()
     assert values(redis_client) == wanted
-    assert done == Drained(segments=2, applied=150, duplicates=50)
+    assert done == DrainResult(segments=2, applied=150, duplicates=50)
     assert segments(tmp_path) == []
-    assert SpoolDrain(tmp_path, store).run() == Drained()
+    assert SpoolDrain(tmp_path, store).run() == DrainResult()
 
 
 def test_a_store_that_is_away_costs_nothing(
@@ -147,7 +147,7 @@ def test_what_can_never_be_applied_is_kept_with_the_reason(
         msgspec.json.decode(line)
         for line in (tmp_path / DEAD_LETTERS).read_bytes().splitlines()
     ]
-    assert done == Drained(segments=3, applied=1, duplicates=1, dead=2)
+    assert done == DrainResult(segments=3, applied=1, duplicates=1, dead=2)
     assert [("damaged" in one["reason"]) for one in letters] == [True, False]
     assert msgspec.json.decode(letters[0]["event"])["transaction_id"] == "t8"
     assert letters[1]["event"] == "{}"
@@ -186,11 +186,11 @@ def test_segments_of_others_are_left(
     other.close()
     (tmp_path / "3.spool").write_bytes(b"no segment")
     done = SpoolDrain(tmp_path, open_store(store_url)).run()
-    assert done == Drained(unreadable=2)
+    assert done == DrainResult(unreadable=2)
     assert len(segments(tmp_path)) == 3
     alive.close()
     done = SpoolDrain(tmp_path, open_store(store_url)).run()
-    assert done == Drained(unreadable=2, segments=1)
+    assert done == DrainResult(unreadable=2, segments=1)
 
 
 def test_a_second_drain_leaves_the_first_alone(
@@ -272,7 +272,7 @@ def test_the_background_drain_waits_for_the_store(
     folder = tmp_path / "spool"
     with EmbeddedRedis(tmp_path / "redis") as server:
         server.stop()
-        with drained(folder, server.url):
+        with draining(folder, server.url):
             spooled(folder, spec_path, made(0, 50))
             time.sleep(1.5)
             assert len(segments(folder)) == 1
@@ -287,10 +287,10 @@ def test_the_background_drain_waits_for_the_store(
 
 def test_what_a_drain_did_fits_a_line() -> None:
     """Only what happened is told."""
-    assert told(Drained(segments=1, applied=1_200)) == (
+    assert drain_text(DrainResult(segments=1, applied=1_200)) == (
         "spool: applied 1,200, had already 0"
     )
-    assert "dead letters 3" in told(Drained(dead=3))
+    assert "dead letters 3" in drain_text(DrainResult(dead=3))
 
 
 def test_a_segment_that_fails_unforeseen_holds_up_no_other(
@@ -317,7 +317,7 @@ def test_a_segment_that_fails_unforeseen_holds_up_no_other(
     monkeypatch.setattr(EventCodec, "decode", decode)
     folder = tmp_path / "unforeseen"
     spooled(folder, spec_path, made(0, 100), made(100, 100), made(200, 100))
-    with drained(folder, store_url):
+    with draining(folder, store_url):
         until_s = time.monotonic() + 60
         loop = "spool-drain-unforeseen"
         while len(segments(folder)) > 1 or tallies()[loop].failures < 2:

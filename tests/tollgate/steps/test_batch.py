@@ -16,10 +16,10 @@ from tollgate.schema import Degraded
 from tollgate.steps.batch import (
     Batch,
     dry_spans,
-    gather,
     groups,
-    hopeless,
     one_request,
+    read_batch,
+    rejected_requests,
 )
 from tollgate.steps.triton import inputs_of
 
@@ -93,7 +93,7 @@ def spec(tmp_path: Path) -> FeatureSpec:
 
 def gathered(spec: FeatureSpec, *requests: Request) -> Batch:
     """Gather a dynamic batch."""
-    return gather(requests, inputs_of(requests), spec=spec, now_us=NOW_US)
+    return read_batch(requests, inputs_of(requests), spec=spec, now_us=NOW_US)
 
 
 def test_requests_with_and_without_fields_are_one_batch(spec: FeatureSpec) -> None:
@@ -142,7 +142,7 @@ def test_bad_field_is_its_own_rows_error(spec: FeatureSpec) -> None:
         1: 'channel: "\\xff": is not UTF-8',
         2: "items: -1.0: is not within 0 … 10",
     }
-    assert [at for at, _ in hopeless(batch)] == [0, 1]
+    assert [at for at, _ in rejected_requests(batch)] == [0, 1]
 
 
 def test_each_dry_request_is_a_group_with_its_fields(spec: FeatureSpec) -> None:

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from tollgate.policy.decide import Decided
+from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import Decision, Degraded, context_dtype
 from tollgate.steps.decision_metrics import DecisionMetrics
-from tollgate.steps.teller import Counters, each_second
+from tollgate.steps.teller import MetricBuffer, export_each_second
 
 SPEC = 7
 NOW_US = 5_000_000
@@ -76,10 +76,12 @@ def context(rows: int, **columns: object) -> Any:
     return made
 
 
-def decided(decision: list[int], score: list[float], degraded: list[int]) -> Decided:
+def decided(
+    decision: list[int], score: list[float], degraded: list[int]
+) -> PolicyDecisions:
     """Make decisions."""
     rows = len(decision)
-    return Decided(
+    return PolicyDecisions(
         decision=np.array(decision, np.uint8),
         score=np.array(score, np.float32),
         reason_codes=np.full(rows, b"", np.object_),
@@ -249,7 +251,7 @@ def test_work_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> Non
         calls.append(1)
         raise ValueError(words)
 
-    thread = each_second(fails, name="fails")
+    thread = export_each_second(fails, name="fails")
     until_s = time.monotonic() + 600
     while len(calls) < 2:
         assert time.monotonic() < until_s
@@ -264,11 +266,11 @@ def test_work_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_a_counter_is_told_what_it_rose_by() -> None:
     """Several additions are one message; nothing new is none."""
-    counters = Counters(
+    counters = MetricBuffer(
         PB, counters={"n": "A number"}, histograms={}, labels={"product": "p"}
     )
     counters.add("n", (), number=2)
     counters.add("n", (), number=3)
-    counters.tell()
-    counters.tell()
+    counters.export()
+    counters.export()
     assert (value("n"), Page.messages) == (5, [5])

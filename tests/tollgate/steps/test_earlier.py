@@ -12,7 +12,7 @@ import redis
 
 from tests.support.steps.in_process_steps import NOW_US, Pipeline, bought, request, use
 from tollgate.schema import Degraded
-from tollgate.store.decided import decided_key, pack_decided
+from tollgate.store.decided import pack_stored_decision, stored_decision_key
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 WORDS = 'transaction_id: "%s": conflict: was decided with other content'
@@ -52,7 +52,7 @@ def open_pipeline(
 def wait_for(client: redis.Redis, *names: str) -> None:
     """Wait until decisions are kept: the journal's thread does it."""
     until_s = time.monotonic() + PATIENCE_S
-    keys = [decided_key("fraud", name.encode()) for name in names]
+    keys = [stored_decision_key("fraud", name.encode()) for name in names]
     while client.exists(*keys) < len(keys):
         assert time.monotonic() < until_s, "a decision was not kept"
         time.sleep(0.002)
@@ -137,9 +137,13 @@ def test_concurrent_twins_are_answered_alike(
     assert not context["earlier_length"].any()
     (mine,) = one.answer(AGAIN)
     wait_for(redis_client, "t1", "t2")
-    kept = redis_client.mget(*(decided_key("fraud", name) for name in (b"t1", b"t2")))
+    kept = redis_client.mget(
+        *(stored_decision_key("fraud", name) for name in (b"t1", b"t2"))
+    )
     assert other.answer(AGAIN) == [mine]
-    after = redis_client.mget(*(decided_key("fraud", name) for name in (b"t1", b"t2")))
+    after = redis_client.mget(
+        *(stored_decision_key("fraud", name) for name in (b"t1", b"t2"))
+    )
     assert after == kept
 
 
@@ -153,7 +157,7 @@ def test_a_dry_run_reads_decisions_and_keeps_none(
     pipeline.answer(request(bought("t2")))
     wait_for(redis_client, "t2")
     assert redis_client.keys("*:decided:*") == [b"tollgate:fraud:decided:t2"]
-    value = pack_decided(
+    value = pack_stored_decision(
         int(pipeline.contexts(dry)["fingerprint"][0]),
         decision=2,
         score=0.125,
@@ -161,7 +165,7 @@ def test_a_dry_run_reads_decisions_and_keeps_none(
         release=b"fraud-0",
         codes=b"A|B",
     )
-    redis_client.set(decided_key("fraud", b"t1"), value)
+    redis_client.set(stored_decision_key("fraud", b"t1"), value)
     ((answer,),) = pipeline.answer(dry)
     bits = 0x3E000000  # 0.125
     assert answer == (b"decline", bits, b"A|B", 256, b"", b"fraud-0")
@@ -177,12 +181,12 @@ def test_who_writes_the_store_can_forge_a_kept_decision(
     It stands for its own content alone: for another amount it is a conflict.
     """
     pipeline = open_pipeline(journal_url="")
-    forged = pack_decided(
+    forged = pack_stored_decision(
         int(pipeline.contexts(request(bought("t1")))["fingerprint"][0]),
         **{"decision": 0, "score": 0.0, "degraded": 0},
         **{"release": b"forged", "codes": b""},
     )
-    redis_client.set(decided_key("fraud", b"t1"), forged)
+    redis_client.set(stored_decision_key("fraud", b"t1"), forged)
     ((row,),) = pipeline.answer(request(bought("t1")))
     assert (row[0], row[-1]) == (b"approve", b"forged")
     mixed = request(bought("t1", amount=999.0), bought("t9"))
@@ -196,18 +200,18 @@ def test_a_damaged_record_is_none(
     """It is never decoded: the row is decided anew, and says that it was not read."""
     pipeline = open_pipeline(journal_url="")
     (fresh,) = pipeline.answer(request(bought("t1")))
-    good = pack_decided(
+    good = pack_stored_decision(
         int(pipeline.contexts(request(bought("t1")))["fingerprint"][0]),
         **{"decision": 2, "score": 0.5, "degraded": 0},
         **{"release": b"r", "codes": b""},
     )
     for wrong in (good[:-1], good[:9] + b"\xff" + good[10:], b"\x09" + good[1:], b"x"):
-        redis_client.set(decided_key("fraud", b"t1"), wrong)
+        redis_client.set(stored_decision_key("fraud", b"t1"), wrong)
         ((row,),) = pipeline.answer(request(bought("t1")))
         assert row[:3] == fresh[0][:3]
         assert row[3] == fresh[0][3] | Degraded.LOOKUPS_UNREAD
         assert row[4:] == (b"", b"fraud-1")
-    assert pipeline.features._ladder.counts.earlier == {"corrupt": 4}
+    assert pipeline.features._chain.counts.earlier == {"corrupt": 4}
 
 
 def test_alone_or_in_a_batch_it_is_the_same(

@@ -37,7 +37,7 @@ from tollgate.steps.feature import (
     FeatureStep,
 )
 from tollgate.steps.store_settings import store_settings
-from tollgate.store.breaker import Rules
+from tollgate.store.breaker import BreakerRules
 from tollgate.store.redis import RedisStore
 
 NOW_US = 1_600_000_000_000_000
@@ -184,7 +184,7 @@ def test_metrics_say_what_happened(
     for number in range(5):  # as many failures as open the breaker
         bits = applied(step, b"%d" % (2 + number))[1]
         step._metrics.batch(np.array([bits], np.uint32))
-    step._metrics.tell()
+    step._metrics.export()
     assert told["tollgate_last_known_bytes"] > 0
     assert told["tollgate_store_breaker_state"] == 2
     assert told["tollgate_store_breaker_opened_total"] == 1
@@ -218,7 +218,7 @@ def test_what_the_store_missed_goes_to_the_spool(
 
 def test_when_the_store_is_left_alone_can_be_set() -> None:
     """Unless said otherwise: 5 in a row, or 10 of 20, and a probe every 250 ms."""
-    assert store_settings({}).breaker == Rules(
+    assert store_settings({}).breaker == BreakerRules(
         failures_in_a_row=5, recent_calls=20, failed_share=0.5, probe_interval_s=0.25
     )
     given = {
@@ -227,7 +227,7 @@ def test_when_the_store_is_left_alone_can_be_set() -> None:
         BREAKER_SHARE_PARAMETER: "0.75",
         STORE_PROBE_PARAMETER: "40",
     }
-    assert store_settings(given).breaker == Rules(
+    assert store_settings(given).breaker == BreakerRules(
         failures_in_a_row=3, recent_calls=8, failed_share=0.75, probe_interval_s=0.04
     )
 

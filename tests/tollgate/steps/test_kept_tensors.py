@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.steps.in_process_steps import stand_in
 from tests.support.steps.triton_classes import Response
-from tollgate.steps.kept import KeptTensors
+from tollgate.steps.kept import TensorCache
 
 
 def column(*values: Any, kind: Any = np.object_) -> Any:
@@ -28,12 +28,12 @@ def said(responses: list[Response], name: str) -> list[Any]:
 
 
 @pytest.fixture
-def kept() -> KeptTensors:
+def kept() -> TensorCache:
     """One that keeps two tensors of two outputs."""
-    return KeptTensors(stand_in(), names=("decision",), empty=("error",), most=2)
+    return TensorCache(stand_in(), names=("decision",), empty=("error",), most=2)
 
 
-def test_what_is_said_again_is_the_same_tensor(kept: KeptTensors) -> None:
+def test_what_is_said_again_is_the_same_tensor(kept: TensorCache) -> None:
     """In one batch and in the next; each answer has its own values all the same."""
     outputs = {
         "decision": column(b"approve", b"decline", b"approve"),
@@ -52,7 +52,7 @@ def test_what_is_said_again_is_the_same_tensor(kept: KeptTensors) -> None:
     assert scores[:, 0].tolist() == pytest.approx([0.1, 0.9, 0.2])
 
 
-def test_requests_of_several_rows_share_what_is_all_alike(kept: KeptTensors) -> None:
+def test_requests_of_several_rows_share_what_is_all_alike(kept: TensorCache) -> None:
     """By number of rows; one with two values is made for itself."""
     outputs = {"decision": column(b"a", b"a", b"a", b"a", b"b", b"a")}
     one, two, mixed, alone = said(kept.respond(outputs, [0, 2, 3, 5, 6]), "decision")
@@ -64,7 +64,7 @@ def test_requests_of_several_rows_share_what_is_all_alike(kept: KeptTensors) -> 
     assert later == [one]
 
 
-def test_nothing_of_a_row_is_kept(kept: KeptTensors) -> None:
+def test_nothing_of_a_row_is_kept(kept: TensorCache) -> None:
     """Of errors only that there is none; and of anything so many and no more."""
     outputs = {"error": column(b"amount: -1 is negative", b"")}
     first = said(kept.respond(outputs, [0, 1, 2]), "error")
@@ -82,7 +82,7 @@ def test_nothing_of_a_row_is_kept(kept: KeptTensors) -> None:
     assert [one.array.tolist() for one in again] == [[[b"a"]], [[b"b"]], [[b"c"]]]
 
 
-def test_what_is_kept_is_nobodys_else(kept: KeptTensors) -> None:
+def test_what_is_kept_is_nobodys_else(kept: TensorCache) -> None:
     """A batch that is written over later does not change it."""
     values = column(b"approve")
     kept.respond({"decision": values}, [0, 1])

@@ -207,7 +207,7 @@ def test_an_earlier_decision_that_is_damaged_is_named_later(
     step = open_step(store_deadline_limit_ms="60000")
     packed = b"\1" + bytes(40)  # no decision that we wrote
     store = RedisStore(seeded.url, deadline_s=30.0)
-    store.flush([], beside=[(b"SET", b"tollgate:fraud:decided:b", packed)])
+    store.flush([], extra_commands=[(b"SET", b"tollgate:fraud:decided:b", packed)])
     bulk = Patient(bought("b"), store_deadline_ms=60_000)
     with Paused(seeded) as paused:
         assert step.execute([bulk]) == [None]

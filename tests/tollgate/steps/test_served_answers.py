@@ -22,7 +22,7 @@ from tests.support.steps.step_parameters import told_otherwise
 from tollgate.server import control
 from tollgate.server.embedded import Embedded, serve
 from tollgate.server.probe import probe_columns
-from tollgate.store.decided import decided_key
+from tollgate.store.decided import stored_decision_key
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +79,10 @@ def bits(answer: Decisions) -> tuple[object, ...]:
 
 def wait_until_kept(served: Embedded, name: str, count: int) -> None:
     """Wait for the journal's thread."""
-    keys = [decided_key("fraud", b"%b%d" % (name.encode(), at)) for at in range(count)]
+    keys = [
+        stored_decision_key("fraud", b"%b%d" % (name.encode(), at))
+        for at in range(count)
+    ]
     until_s = time.monotonic() + PATIENCE_S
     with redis.Redis.from_url(served.store_url) as store:
         while store.exists(*keys) < count:

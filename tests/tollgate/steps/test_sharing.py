@@ -15,7 +15,7 @@ from tollgate.schema import Degraded
 from tollgate.steps.batch import Group
 from tollgate.steps.sharing import DryShare
 from tollgate.store.events import Purchases
-from tollgate.store.lookups import Looked
+from tollgate.store.lookups import LookupResult
 from tollgate.store.scored import Scored
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
@@ -32,7 +32,7 @@ def pipeline(store_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipeli
 
 def calls(pipeline: Pipeline) -> int:
     """Count the calls of the store that were answered."""
-    return pipeline.features._ladder.counts.calls["answered"]
+    return pipeline.features._chain.counts.calls["answered"]
 
 
 def dry(*names: str, **changes: object) -> Request:
@@ -78,15 +78,15 @@ def test_what_is_written_is_never_shared(pipeline: Pipeline) -> None:
 def test_a_write_to_its_entities_ends_it(pipeline: Pipeline, same: str) -> None:
     """What this process wrote is seen at once; of other entities it is no matter."""
     first = bought("t1", at_us=NOW_US - 1, **{"customer": "x", "terminal": "x"})
-    ask = dry("t9")
-    (before,) = pipeline.answer(ask)
+    look_up = dry("t9")
+    (before,) = pipeline.answer(look_up)
     pipeline.answer(request(first))
-    assert pipeline.answer(ask) == [before]
+    assert pipeline.answer(look_up) == [before]
     assert pipeline.features._share.rows == 1
     other = {"customer": "terminal", "terminal": "customer"}[same]
     pipeline.answer(request(bought("t2", at_us=NOW_US - 1, **{other: "x"})))
     made = calls(pipeline)
-    (after,) = pipeline.answer(ask)
+    (after,) = pipeline.answer(look_up)
     assert calls(pipeline) == made + 1
     if same == "customer":  # what a terminal's windows hold, they hold a week later
         assert after[0][1] != before[0][1]
@@ -124,19 +124,19 @@ class Store:
     """Counts what it is asked, and answers with that count."""
 
     def __init__(self, degraded: int = 0) -> None:
-        self.asked = 0
+        self.looked_up = 0
         self.degraded = degraded
 
     def __call__(self, groups: list[Group]) -> list[Scored]:
         """Answer."""
-        self.asked += len(groups)
+        self.looked_up += len(groups)
         return [
             Scored(
-                features=np.full((len(one.rows), 1), self.asked, np.float64),
+                features=np.full((len(one.rows), 1), self.looked_up, np.float64),
                 degraded=np.full(len(one.rows), self.degraded, np.uint32),
                 applied=np.ones(len(one.rows), np.uint8),
                 age_us=np.zeros(len(one.rows), np.int64),
-                looked=Looked(
+                lookups=LookupResult(
                     [b""] * len(one.rows),
                     np.zeros(len(one.rows), np.uint32),
                     np.zeros(len(one.rows), np.uint32),
@@ -160,10 +160,10 @@ def group(number: int, rows: int = 1, *, is_dry: bool = True) -> Group:
     )
 
 
-def ask(share: DryShare, store: Store, number: int, rows: int = 1) -> float:
+def look_up(share: DryShare, store: Store, number: int, rows: int = 1) -> float:
     """Ask for one dry request; what the store answered, now or before."""
     prints = np.full(rows, number, np.uint64)
-    (one,) = share.score([group(number, rows)], fingerprints=prints, ask=store)
+    (one,) = share.score([group(number, rows)], fingerprints=prints, look_up=store)
     return float(one.features[0, 0])
 
 
@@ -172,49 +172,49 @@ def test_without_entities_a_row_of_the_same_id_ends_it() -> None:
     share, store = DryShare(1.0, clock=lambda: 0.0), Store()
     prints = np.zeros(1, np.uint64)
 
-    def asked(number: int, *, is_dry: bool) -> float:
+    def looked_up(number: int, *, is_dry: bool) -> float:
         one = group(number, is_dry=is_dry)
         alone = structs.replace(one.purchases, entity_id=[])
         one = structs.replace(one, purchases=alone)
-        (scored,) = share.score([one], fingerprints=prints + number, ask=store)
+        (scored,) = share.score([one], fingerprints=prints + number, look_up=store)
         return float(scored.features[0, 0])
 
-    assert [asked(1, is_dry=True), asked(1, is_dry=True)] == [1.0, 1.0]
-    asked(2, is_dry=False)
-    assert asked(1, is_dry=True) == 1.0
-    asked(1, is_dry=False)
-    assert asked(1, is_dry=True) == 4.0
+    assert [looked_up(1, is_dry=True), looked_up(1, is_dry=True)] == [1.0, 1.0]
+    looked_up(2, is_dry=False)
+    assert looked_up(1, is_dry=True) == 1.0
+    looked_up(1, is_dry=False)
+    assert looked_up(1, is_dry=True) == 4.0
 
 
 def test_it_lasts_for_its_life_and_no_longer() -> None:
     """From when it was read, however often it is asked for."""
     now = [100.0]
     share, store = DryShare(1.0, clock=lambda: now[0]), Store()
-    assert ask(share, store, 1) == 1
+    assert look_up(share, store, 1) == 1
     for now[0] in (100.5, 100.9, 100.99):
-        assert ask(share, store, 1) == 1
+        assert look_up(share, store, 1) == 1
     now[0] = 101.0
-    assert ask(share, store, 1) == 2
+    assert look_up(share, store, 1) == 2
     now[0] = 101.5
-    assert ask(share, store, 2) == 3
-    assert ask(share, store, 1) == 2
+    assert look_up(share, store, 2) == 3
+    assert look_up(share, store, 1) == 2
 
 
 def test_it_is_bounded_and_the_oldest_leaves_first() -> None:
-    """By rows; a request with more than that is not kept, and nothing leaks."""
+    """By rows; a request with more than that is not cached, and nothing leaks."""
     share, store = DryShare(1e9, most_rows=10), Store()
     for number in range(100):
-        ask(share, store, number, rows=3)
-    assert store.asked == 100
-    kept = [ask(share, store, number, rows=3) for number in (97, 98, 99)]
-    assert kept == [98, 99, 100]
-    assert ask(share, store, 5, rows=11) == 101
-    assert ask(share, store, 5, rows=11) == 102
-    assert (len(share._kept), share._held, len(share._users)) == (3, 9, 3)
+        look_up(share, store, number, rows=3)
+    assert store.looked_up == 100
+    calls = [look_up(share, store, number, rows=3) for number in (97, 98, 99)]
+    assert calls == [98, 99, 100]
+    assert look_up(share, store, 5, rows=11) == 101
+    assert look_up(share, store, 5, rows=11) == 102
+    assert (len(share._results), share._rows_held, len(share._users)) == (3, 9, 3)
 
 
 @pytest.mark.parametrize(
-    ("bit", "kept"),
+    ("bit", "cached"),
     [
         (Degraded.COLD_START, True),
         (Degraded.FEED_STALE, True),
@@ -223,8 +223,8 @@ def test_it_is_bounded_and_the_oldest_leaves_first() -> None:
         (Degraded.LOOKUPS_UNREAD, False),
     ],
 )
-def test_only_what_the_store_said_is_kept(bit: Degraded, kept: bool) -> None:
+def test_only_replies_of_the_store_are_cached(bit: Degraded, cached: bool) -> None:
     """An answer for want of a better one is given once."""
     share, store = DryShare(1.0, clock=lambda: 0.0), Store(int(bit))
-    ask(share, store, 1)
-    assert (ask(share, store, 1) == 1) is kept
+    look_up(share, store, 1)
+    assert (look_up(share, store, 1) == 1) is cached

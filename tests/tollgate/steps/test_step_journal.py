@@ -17,7 +17,7 @@ from tollgate.journal.entries import stream_key
 from tollgate.journal.opening import open_writer
 from tollgate.journal.record import Records, decode_chunk
 from tollgate.journal.rows import Heading
-from tollgate.policy.decide import Decided
+from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import context_dtype
 from tollgate.server.redis import EmbeddedRedis
 from tollgate.steps.journal import (
@@ -43,9 +43,9 @@ def context_of(rows: int) -> np.ndarray:
     return context
 
 
-def decided_of(rows: int) -> Decided:
+def decided_of(rows: int) -> PolicyDecisions:
     """What was decided on them."""
-    return Decided(
+    return PolicyDecisions(
         decision=np.arange(rows).astype(np.uint8) % 3,
         score=np.arange(rows, dtype=np.float32),
         reason_codes=np.full(rows, b"CODE", np.object_),
@@ -64,7 +64,7 @@ def kept(context: np.ndarray, folder: Path) -> list[Records]:
     with EmbeddedRedis(folder) as server, redis.Redis.from_url(server.url) as client:
         writer = open_writer(server.url, HEADING, folder="", deadline_s=5.0)
         journal = StepJournal(writer, spec_hash=HEADING.spec_hash)
-        journal.keep(
+        journal.record(
             context,
             decided,
             features=features,
@@ -135,9 +135,9 @@ def test_counters_are_told_as_they_rise() -> None:
     """Each fate by what it rose; the longest lag, and none when there was none."""
     Family.told.clear()
     metrics = JournalMetrics(SimpleNamespace(MetricFamily=Family), labels={})
-    metrics.tell(JournalCounts(appended=5, written=3, buffered=2), [0.004, 0.009])
+    metrics.export(JournalCounts(appended=5, written=3, buffered=2), [0.004, 0.009])
     metrics._due_s = metrics._lag_due_s = 0.0
-    metrics.tell(JournalCounts(appended=9, written=9, full=True), [])
+    metrics.export(JournalCounts(appended=9, written=9, full=True), [])
     told = Family.told
     assert told["tollgate_journal_records_total appended"] == [5, 4]
     assert told["tollgate_journal_records_total written"] == [3, 6]

@@ -49,7 +49,7 @@ def scored(traces: StepTraces, *texts: str) -> None:
         [Asked(text) for text in texts],
         ids=[b"t"] * 2 * len(texts),
         bounds=list(range(0, 2 * len(texts) + 1, 2)),
-        hopeless=[],
+        rejected=[],
         began_us=1_000,
         worked_us=500,
     )

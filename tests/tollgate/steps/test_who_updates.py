@@ -21,8 +21,8 @@ from tollgate.server.redis import EmbeddedRedis
 from tollgate.steps.store_settings import store_settings
 from tollgate.store.events import Labels, Packer, Purchases
 from tollgate.store.feeds import FEEDS, PURCHASES, feed_key
-from tollgate.store.ladder import Ladder
-from tollgate.store.opening import open_ladder
+from tollgate.store.ladder import FallbackChain
+from tollgate.store.opening import open_fallback_chain
 from tollgate.store.redis import RedisStore
 from tollgate.store.scored import Spool
 from tollgate.store.writer import EventWriter
@@ -36,7 +36,7 @@ from tollgate.stream.redis_streams import RedisSource
 NOW_US = time.time_ns() // 1000
 DAY_US = 86_400_000_000
 ROWS = 24
-OpenLadder = Callable[..., Ladder]
+OpenLadder = Callable[..., FallbackChain]
 Dump = dict[bytes, bytes]
 
 
@@ -66,9 +66,9 @@ def ladder_of(spec: FeatureSpec, store_url: str) -> Iterator[OpenLadder]:
 
     def open_(
         updates: str, *, url: str = store_url, spool: Spool | None = None
-    ) -> Ladder:
+    ) -> FallbackChain:
         parameters = {UPDATES_PARAMETER: updates, STORE_DEADLINE_PARAMETER: "5000"}
-        ladder = open_ladder(
+        ladder = open_fallback_chain(
             spec, url, settings=store_settings(parameters), spool=spool
         )
         opened.append(ladder)
@@ -121,7 +121,7 @@ def everything(client: redis.Redis) -> tuple[Dump, int]:
     return found, changes  # type: ignore[return-value]
 
 
-def score(ladder: Ladder, *, batch: Purchases) -> tuple[bytes, list[int]]:
+def score(ladder: FallbackChain, *, batch: Purchases) -> tuple[bytes, list[int]]:
     """Score a batch for good; its features, and what is known of its effect."""
     (scored,) = ladder.score([batch], write=[True])
     return scored.features.tobytes(), scored.applied.tolist()

@@ -26,13 +26,13 @@ from tollgate.schema import Applied, Degraded
 from tollgate.server.environment import find_redis_server
 from tollgate.simulate import simulate
 from tollgate.store.address import open_client
-from tollgate.store.decided import decided_key
+from tollgate.store.decided import stored_decision_key
 from tollgate.store.events import Labels, Purchases
-from tollgate.store.line import open_line
+from tollgate.store.line import open_pipeline
 from tollgate.store.listing import ListStore
 from tollgate.store.lists import LookupList, list_key
 from tollgate.store.online import OnlineFeatures
-from tollgate.store.opening import StoreSettings, open_ladder
+from tollgate.store.opening import StoreSettings, open_fallback_chain
 from tollgate.store.redis import RedisStore
 from tollgate.store.writer import EventWriter
 from tollgate.stream.consumer import StreamConsumer
@@ -181,7 +181,7 @@ def test_step_needs_no_more_than_its_line(
     settings = StoreSettings(deadline_s=5.0)
     vip = LookupList("vip", "customer_id", list_key("fraud", "vip"))
     url = url_of("tollgate-step")
-    ladder = open_ladder(spec, url, settings=settings, lists=[vip])
+    ladder = open_fallback_chain(spec, url, settings=settings, lists=[vip])
     (scored,) = ladder.score([purchases()], write=[True])
     assert scored.applied.tolist() == [Applied.YES] * 3
     root.script_flush()
@@ -192,10 +192,17 @@ def test_step_needs_no_more_than_its_line(
     store = RedisStore(url_of("tollgate-step"), deadline_s=5.0)
     assert store.probe()
     store.close()
-    line = open_line(url_of("tollgate-step"), deadline_s=5.0)
+    line = open_pipeline(url_of("tollgate-step"), deadline_s=5.0)
     stream = JournalStream("fraud", line)
-    answer = (b"SET", decided_key("fraud", b"t0"), b"value", b"NX", b"PX", 1_000)
-    assert stream.add([b"chunk"], beside=[answer]) == 1
+    answer = (
+        b"SET",
+        stored_decision_key("fraud", b"t0"),
+        b"value",
+        b"NX",
+        b"PX",
+        1_000,
+    )
+    assert stream.add([b"chunk"], extra_commands=[answer]) == 1
     assert stream.end(End("00" * 8, 1, killed=False))
     stream.close()
     assert refused(root) == []
@@ -219,7 +226,7 @@ def test_tables_need_no_more_than_the_lines(
     assert load_table(shop, table, rows, store).written == 1
     store.close()
     settings = StoreSettings(deadline_s=5.0)
-    ladder = open_ladder(shop, url_of("tollgate-step"), settings=settings)
+    ladder = open_fallback_chain(shop, url_of("tollgate-step"), settings=settings)
     assert len(ladder.tables.memory) >= 1
     (scored,) = ladder.score([purchases()], write=[True])
     ladder.close()

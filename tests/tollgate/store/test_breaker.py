@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tollgate.store.breaker import Breaker, Rules, State
+from tollgate.store.breaker import BreakerRules, BreakerState, CircuitBreaker
 
-RULES = Rules(
+RULES = BreakerRules(
     failures_in_a_row=3,
     recent_calls=10,
     failed_share=0.5,
@@ -32,19 +32,19 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def breaker(clock: Clock) -> Breaker:
+def breaker(clock: Clock) -> CircuitBreaker:
     """A closed breaker, whose chance is always in the middle."""
-    return Breaker(clock, lambda: 0.5, rules=RULES)
+    return CircuitBreaker(clock, lambda: 0.5, rules=RULES)
 
 
-def open_up(breaker: Breaker) -> None:
+def open_up(breaker: CircuitBreaker) -> None:
     """Let as many calls fail as it takes."""
     for _ in range(RULES.failures_in_a_row):
         breaker.failed()
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
 
 
-def test_opens_after_failures_in_a_row(breaker: Breaker) -> None:
+def test_opens_after_failures_in_a_row(breaker: CircuitBreaker) -> None:
     """The third in a row, and not the second; a success in between begins anew."""
     assert [breaker.failed(), breaker.failed()] == [False, False]
     breaker.succeeded()
@@ -55,48 +55,50 @@ def test_opens_after_failures_in_a_row(breaker: Breaker) -> None:
     assert breaker.opened == 1
 
 
-def test_opens_when_half_of_the_recent_calls_failed(breaker: Breaker) -> None:
+def test_opens_when_half_of_the_recent_calls_failed(breaker: CircuitBreaker) -> None:
     """Every other call fails: five of ten open it, although never two in a row."""
     for _ in range(4):
         assert not breaker.failed()
         breaker.succeeded()
     breaker.succeeded()
     assert breaker.failed()
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
 
 
-def test_a_few_late_calls_do_not_open_it(breaker: Breaker) -> None:
+def test_a_few_late_calls_do_not_open_it(breaker: CircuitBreaker) -> None:
     """Two of ten, over and over, are no reason."""
     for _ in range(50):
         assert not breaker.failed()
         for _ in range(4):
             breaker.succeeded()
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
 
 
-def test_an_answered_probe_lets_a_call_through_that_decides(breaker: Breaker) -> None:
+def test_an_answered_probe_lets_a_call_through_that_decides(
+    breaker: CircuitBreaker,
+) -> None:
     """It closes when that call succeeds, and is as new then."""
     open_up(breaker)
     breaker.probed(False)
     assert not breaker.allows()
     breaker.probed(True)
-    assert breaker.state is State.HALF_OPEN
+    assert breaker.state is BreakerState.HALF_OPEN
     assert breaker.allows()
     breaker.succeeded()
-    assert breaker.state is State.CLOSED
+    assert breaker.state is BreakerState.CLOSED
     assert [breaker.failed(), breaker.failed()] == [False, False]
 
 
-def test_one_failure_opens_a_half_open_breaker(breaker: Breaker) -> None:
+def test_one_failure_opens_a_half_open_breaker(breaker: CircuitBreaker) -> None:
     """A store that answers probes but no calls costs one batch per interval."""
     open_up(breaker)
     breaker.probed(True)
     assert breaker.failed()
-    assert breaker.state is State.OPEN
+    assert breaker.state is BreakerState.OPEN
     assert breaker.until_probe_s() == pytest.approx(RULES.probe_interval_s)
 
 
-def test_probes_come_at_the_interval(breaker: Breaker, clock: Clock) -> None:
+def test_probes_come_at_the_interval(breaker: CircuitBreaker, clock: Clock) -> None:
     """A quarter of a second after it opened, and after each probe."""
     open_up(breaker)
     assert breaker.until_probe_s() == pytest.approx(0.25)
@@ -113,6 +115,6 @@ def test_jitter_varies_the_interval_by_its_share(
     clock: Clock, chance: float, wait_s: float
 ) -> None:
     """Both ways, by a fifth at most."""
-    breaker = Breaker(clock, lambda: chance, rules=RULES)
+    breaker = CircuitBreaker(clock, lambda: chance, rules=RULES)
     open_up(breaker)
     assert breaker.until_probe_s() == pytest.approx(wait_s, abs=1e-3)

@@ -29,10 +29,10 @@ from tollgate.journal.entries import End, stream_key
 from tollgate.journal.stream import JournalStream
 from tollgate.schema import Applied, Degraded
 from tollgate.store.cluster import ClusterStore, open_store
-from tollgate.store.decided import decided_key, keep_command
-from tollgate.store.line import open_line
+from tollgate.store.decided import store_command, stored_decision_key
+from tollgate.store.line import open_pipeline
 from tollgate.store.online import OnlineFeatures
-from tollgate.store.opening import StoreSettings, open_ladder
+from tollgate.store.opening import StoreSettings, open_fallback_chain
 from tollgate.store.redis import RedisStore
 from tollgate.store.slots import SLOTS, SlotMap
 from tollgate.store.writer import EventWriter
@@ -152,12 +152,12 @@ def test_what_no_one_node_can_answer_is_refused(
     """A scan over all keys: the error says that this is a cluster."""
     store = open_any(cluster.url)
     with pytest.raises(InputError, match="is a cluster's, which cannot SCAN"):
-        store.flush([], beside=[(b"SCAN", b"0")])
+        store.flush([], extra_commands=[(b"SCAN", b"0")])
     meant: list[str] = []
     _, replies = store.flush(
         [],
-        beside=[(b"SET", b"a", b"1"), (b"MGET", b"a", b"b")],
-        meanwhile=lambda: meant.append("once, for all nodes"),
+        extra_commands=[(b"SET", b"a", b"1"), (b"MGET", b"a", b"b")],
+        on_wait=lambda: meant.append("once, for all nodes"),
     )
     assert replies == [b"OK", [b"1", None]]
     assert len(meant) == 1
@@ -167,7 +167,7 @@ def test_slot_map_takes_no_nonsense() -> None:
     """An error, an empty list or a torn reply leaves the map as it was."""
     slots = SlotMap()
     seed = ("seed", 1)
-    assert slots.learn([[0, SLOTS - 1, [b"", 7, b"id"]]], told_by=seed)
+    assert slots.learn([[0, SLOTS - 1, [b"", 7, b"id"]]], source=seed)
     assert slots.place(5) == ("seed", 7)
     whole = [0, SLOTS - 1, [b"h", 1]]
     for nonsense in (
@@ -180,7 +180,7 @@ def test_slot_map_takes_no_nonsense() -> None:
         [[-3, 5, [b"h", 1]]],
         [whole, 3],
     ):
-        assert not slots.learn(nonsense, told_by=seed), nonsense
+        assert not slots.learn(nonsense, source=seed), nonsense
     assert slots.place(5) == ("seed", 7)
     slots.move(5, ("other", 2))
     assert (slots.place(5), slots.place(6)) == (("other", 2), ("seed", 7))
@@ -194,7 +194,7 @@ def test_ladder_opens_over_a_cluster(
     settings = StoreSettings(deadline_s=DEADLINE_S)
     scored = []
     for url in (cluster.url, store_url):
-        ladder = open_ladder(spec, url, settings=settings)
+        ladder = open_fallback_chain(spec, url, settings=settings)
         (one,) = ladder.score([purchases(32)], write=[True])
         assert "purchases" in ladder.feeds.watermark_us
         ladder.close()
@@ -228,7 +228,9 @@ def test_users_of_the_paper_need_two_rights_more_in_a_cluster(
         source = slot * 3 // SLOTS
         own_cluster.move(slot, source, (source + 1) % 3, keys=slot % 2 == 0)
     online.score([purchases(32, first=40)], write=[True])
-    store.flush([], beside=[(b"MGET", b"tollgate:fraud:a", b"tollgate:fraud:b")])
+    store.flush(
+        [], extra_commands=[(b"MGET", b"tollgate:fraud:a", b"tollgate:fraud:b")]
+    )
     store.close()
     assert [client.acl_log() for client in own_cluster.clients] == [[], [], []]
 
@@ -243,11 +245,11 @@ def test_store_is_chosen_by_its_address(store_url: str, cluster: Cluster) -> Non
 
 def test_a_journal_in_a_cluster(cluster: Cluster) -> None:
     """Chunks come in order to the node that has the stream; answers to theirs."""
-    stream = JournalStream("fraud", open_line(cluster.url, deadline_s=DEADLINE_S))
+    stream = JournalStream("fraud", open_pipeline(cluster.url, deadline_s=DEADLINE_S))
     chunks = [b"chunk %d" % number for number in range(5)]
-    keys = [decided_key("fraud", b"t%d" % number) for number in range(30)]
-    beside = [keep_command(key, b"value", window_ms=60_000) for key in keys]
-    assert stream.add(chunks, beside=beside) == 5
+    keys = [stored_decision_key("fraud", b"t%d" % number) for number in range(30)]
+    extra_commands = [store_command(key, b"value", window_ms=60_000) for key in keys]
+    assert stream.add(chunks, extra_commands=extra_commands) == 5
     assert stream.end(End("00" * 8, 5, killed=False))
     owner = cluster.clients[cluster.of(stream_key("fraud"))]
     entries = [entry for _, entry in owner.xrange(stream_key("fraud"))]
@@ -260,7 +262,7 @@ def test_a_journal_in_a_cluster(cluster: Cluster) -> None:
 
 def test_a_journal_is_read_in_a_cluster(cluster: Cluster) -> None:
     """The stream, its head and its dead letters, each on the node that has it."""
-    stream = JournalStream("fraud", open_line(cluster.url, deadline_s=DEADLINE_S))
+    stream = JournalStream("fraud", open_pipeline(cluster.url, deadline_s=DEADLINE_S))
     assert stream.add([b"chunk %d" % number for number in range(5)]) == 5
     stream.close()
     source = ChunkSource(cluster.url, product="fraud")

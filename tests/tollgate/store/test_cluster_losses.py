@@ -17,11 +17,11 @@ from tollgate.errors import OutcomeUnknown, StoreError, StorePartial
 from tollgate.features.spec import FeatureSpec, load_spec
 from tollgate.features.tables import TableRows
 from tollgate.schema import Applied, Degraded
-from tollgate.store.decided import decided_key
+from tollgate.store.decided import stored_decision_key
 from tollgate.store.events import Call, Packer, Purchases, purchase_entries
 from tollgate.store.lists import LookupList
 from tollgate.store.online import OnlineFeatures
-from tollgate.store.opening import StoreSettings, open_ladder
+from tollgate.store.opening import StoreSettings, open_fallback_chain
 from tollgate.store.redis import Mode, RedisStore
 from tollgate.store.table_list import table_prefix
 
@@ -65,7 +65,7 @@ def test_a_node_that_is_away_costs_the_keys_that_live_there(
     os.kill(own_cluster.nodes[1].pid, how)
     for _ in range(8):  # also once it is left alone
         with pytest.raises(StorePartial) as caught:
-            store.flush([(call, Mode.DRY)], beside=[(b"MGET", *call.keys[:2])])
+            store.flush([(call, Mode.DRY)], extra_commands=[(b"MGET", *call.keys[:2])])
         away = [own_cluster.of(key) == 1 for key in call.keys]
         assert caught.value.lost == [away]
         ((values, status),) = caught.value.answers
@@ -115,7 +115,7 @@ def test_tables_lie_on_all_nodes_and_a_lost_one_costs_its_own(
     (read,) = OnlineFeatures(shop, store).score([batch], write=[True])
     assert read.features[:, 1].tolist() == wanted.tolist()
     settings = StoreSettings(deadline_s=0.5)
-    ladder = open_ladder(shop, own_cluster.url, settings=settings)
+    ladder = open_fallback_chain(shop, own_cluster.url, settings=settings)
     prefix = table_prefix(shop, table)
     os.kill(own_cluster.nodes[1].pid, signal.SIGKILL)
     keys = [b"%b:%b" % (prefix, one) for one in batch.entity_id[0]]
@@ -213,7 +213,7 @@ def test_rows_fall_only_where_an_entity_lives_on_the_lost_node(
     """
     spool = Kept()
     settings = StoreSettings(deadline_s=0.25, breaker=RULES)
-    ladder = open_ladder(spec, own_cluster.url, settings=settings, spool=spool)
+    ladder = open_fallback_chain(spec, own_cluster.url, settings=settings, spool=spool)
     single = OnlineFeatures(spec, open_any(store_url))
     before = purchases(32, seed=1)
     (mine,) = ladder.score([before], write=[True])
@@ -261,23 +261,23 @@ def test_look_ups_are_lost_with_their_node_only(
     vip = LookupList("vip", "customer_id", b"tollgate:fraud:list:vip")
     batch = purchases(32)
     settings = StoreSettings(deadline_s=0.5)
-    keys = [decided_key("fraud", one) for one in batch.transaction_id]
+    keys = [stored_decision_key("fraud", one) for one in batch.transaction_id]
     for key in keys:
         own_cluster.clients[own_cluster.of(key)].set(key, b"x")
     own_cluster.clients[own_cluster.of(vip.key)].sadd(vip.key, *batch.entity_id[0])
     away = next(node for node in range(3) if node != own_cluster.of(vip.key))
-    ladder = open_ladder(spec, own_cluster.url, settings=settings, lists=[vip])
+    ladder = open_fallback_chain(spec, own_cluster.url, settings=settings, lists=[vip])
     bit = Degraded.LOOKUPS_UNREAD
     for alive in (True, False):
         (scored,) = ladder.score([batch], write=[False])
         gone = [not alive and own_cluster.of(key) == away for key in keys]
         assert ((scored.degraded & bit) != 0).tolist() == gone
-        assert scored.looked.earlier == [b"" if one else b"x" for one in gone]
-        assert scored.looked.list_hits.tolist() == [1] * 32
+        assert scored.lookups.earlier == [b"" if one else b"x" for one in gone]
+        assert scored.lookups.list_hits.tolist() == [1] * 32
         if alive:
             os.kill(own_cluster.nodes[away].pid, signal.SIGKILL)
     os.kill(own_cluster.nodes[own_cluster.of(vip.key)].pid, signal.SIGKILL)
     (scored,) = ladder.score([batch], write=[False])
     ladder.close()
     assert ((scored.degraded & bit) != 0).all()
-    assert not scored.looked.list_hits.any()
+    assert not scored.lookups.list_hits.any()

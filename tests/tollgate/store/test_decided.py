@@ -11,11 +11,11 @@ import pytest
 from tollgate.schema import EARLIER_BYTES, Decision
 from tollgate.store.decided import (
     DECIDED,
-    decided_key,
-    keep_command,
-    pack_decided,
-    read_decided,
-    sound_fingerprint,
+    pack_stored_decision,
+    read_stored_decisions,
+    store_command,
+    stored_decision_key,
+    verified_fingerprint,
 )
 
 FINGERPRINT = 0xFEDC_BA98_7654_3210
@@ -31,7 +31,7 @@ def packed(**changes: object) -> bytes:
         "release": b"fraud-7",
         "codes": b"SCORE_REVIEW|NIGHT",
     } | changes
-    return pack_decided(FINGERPRINT, **given)  # type: ignore[arg-type]
+    return pack_stored_decision(FINGERPRINT, **given)  # type: ignore[arg-type]
 
 
 def slots(*values: bytes) -> np.ndarray:
@@ -54,8 +54,8 @@ def test_every_bit_comes_back(score: np.float32) -> None:
     """Scores to the last bit, NaN among them; bits and bytes of any value."""
     codes, release = bytes(range(1, 200)), b"r" * 64
     value = packed(score=float(score), codes=codes, release=release, degraded=2**32 - 1)
-    assert sound_fingerprint(value) == FINGERPRINT
-    rows = read_decided(slots(packed(), value, packed(codes=b"", release=b"")))
+    assert verified_fingerprint(value) == FINGERPRINT
+    rows = read_stored_decisions(slots(packed(), value, packed(codes=b"", release=b"")))
     assert rows.score[1:2].tobytes() == score.tobytes()
     assert rows.degraded.tolist() == [5, 2**32 - 1, 5]
     assert rows.decision.tolist() == [1, 1, 1]
@@ -77,12 +77,12 @@ def test_any_changed_bit_is_found() -> None:
         for bit in range(8):
             wrong = bytearray(value)
             wrong[place] ^= 1 << bit
-            assert sound_fingerprint(bytes(wrong)) is None, (place, bit)
+            assert verified_fingerprint(bytes(wrong)) is None, (place, bit)
     assert all(
-        sound_fingerprint(value[:length]) is None for length in range(len(value))
+        verified_fingerprint(value[:length]) is None for length in range(len(value))
     )
-    assert sound_fingerprint(value + b"\0") is None
-    assert sound_fingerprint(b"\0" * EARLIER_BYTES) is None
+    assert verified_fingerprint(value + b"\0") is None
+    assert verified_fingerprint(b"\0" * EARLIER_BYTES) is None
 
 
 def sealed(head: bytes, rest: bytes) -> bytes:
@@ -94,14 +94,14 @@ def test_what_is_no_decision_of_ours_is_foreign() -> None:
     """Another version, no such decision, lengths that lie, all well sealed."""
     value = packed()
     rest = value[8:]
-    assert sound_fingerprint(sealed(value[:4], rest)) == FINGERPRINT
+    assert verified_fingerprint(sealed(value[:4], rest)) == FINGERPRINT
     for head in (b"\x02\x01\x07\x00", b"\x01\x03\x07\x00", b"\x01\x01\x08\x00"):
-        assert sound_fingerprint(sealed(head, rest)) is None
+        assert verified_fingerprint(sealed(head, rest)) is None
 
 
 def test_key_and_command_are_what_redis_is_sent() -> None:
     """Any id is a key; the first one stays."""
-    key = decided_key("fraud", b"\xc3\xbc 1:2")
+    key = stored_decision_key("fraud", b"\xc3\xbc 1:2")
     assert key == b"tollgate:fraud:decided:\xc3\xbc 1:2"
-    command = keep_command(key, b"v", window_ms=600_000)
+    command = store_command(key, b"v", window_ms=600_000)
     assert command == (b"SET", key, b"v", b"NX", b"PX", 600_000)

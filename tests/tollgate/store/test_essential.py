@@ -72,8 +72,8 @@ def test_an_entity_that_nothing_is_known_of(
 ) -> None:
     """It matters to the essential features that need it, and to no other."""
     essentials = Essentials(spec_of(**words))
-    missing = np.array([[True, False, False], [False, True, False]])
-    assert essentials.missing(missing).tolist() == [card, shop, 0]
+    missing_entities = np.array([[True, False, False], [False, True, False]])
+    assert essentials.missing_entities(missing_entities).tolist() == [card, shop, 0]
 
 
 def test_the_age_limit_is_the_features_own(
@@ -82,7 +82,7 @@ def test_the_age_limit_is_the_features_own(
     """Ten minutes of a card's last known value; any age of a shop's."""
     essentials = Essentials(spec_of(card=", essential: true, max_age: 10m"))
     age_us = np.array([[600_000_000, 600_000_001, 0], [0, 0, 10**15]])
-    assert essentials.aged(age_us).tolist() == [0, BIT, 0]
+    assert essentials.too_old(age_us).tolist() == [0, BIT, 0]
 
 
 def test_a_feed_matters_to_what_is_made_of_it(
@@ -91,17 +91,17 @@ def test_a_feed_matters_to_what_is_made_of_it(
     """A count is made of purchases; a ratio with a share in it of labels, too."""
     count = Essentials(spec_of(card=", essential: true"))
     ratio = Essentials(spec_of(both=", essential: true"))
-    assert [count.behind({"labels"}), ratio.behind({"labels"})] == [0, BIT]
-    assert [count.behind({"purchases"}), ratio.behind(set())] == [BIT, 0]
+    assert [count.stale_feeds({"labels"}), ratio.stale_feeds({"labels"})] == [0, BIT]
+    assert [count.stale_feeds({"purchases"}), ratio.stale_feeds(set())] == [BIT, 0]
 
 
 def test_an_essential_field_must_be_sent(spec_of: Callable[..., FeatureSpec]) -> None:
     """In a row that lacks it, and in all rows when no row has it."""
     essentials = Essentials(spec_of(score=", essential: true"))
     sent = {"score": np.array([500, MISSING, 0])}
-    assert essentials.left_out(sent, 3).tolist() == [0, BIT, 0]
-    assert essentials.left_out({}, 2).tolist() == [BIT, BIT]
-    assert Essentials(spec_of()).left_out({}, 2).tolist() == [0, 0]
+    assert essentials.missing_fields(sent, 3).tolist() == [0, BIT, 0]
+    assert essentials.missing_fields({}, 2).tolist() == [BIT, BIT]
+    assert Essentials(spec_of()).missing_fields({}, 2).tolist() == [0, 0]
 
 
 def test_values_with_columns_are_applied_as_the_store_does(

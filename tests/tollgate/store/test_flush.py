@@ -39,9 +39,15 @@ def test_a_refused_command_beside_a_call_costs_the_call_nothing(
     """Its error is handed back; also behind a script that had to be loaded."""
     redis_client.set("text", "x")
     store = open_store(store_url)
-    beside = [(b"SET", b"mark", b"1"), (b"INCR", b"text"), (b"MGET", b"mark", b"none")]
+    extra_commands = [
+        (b"SET", b"mark", b"1"),
+        (b"INCR", b"text"),
+        (b"MGET", b"mark", b"none"),
+    ]
     for _ in range(2):
-        answers, replies = store.flush([(call_of(spec), Mode.WRITE)], beside=beside)
+        answers, replies = store.flush(
+            [(call_of(spec), Mode.WRITE)], extra_commands=extra_commands
+        )
         assert len(answers) == 1
         assert replies[0] == b"OK"
         assert isinstance(replies[1], redis.ResponseError)
@@ -54,7 +60,7 @@ def test_what_is_done_meanwhile_is_done_while_redis_works(
 ) -> None:
     """Once, behind what was sent; its time is none of the store's."""
     store = open_store(store_url, deadline_s=0.2)
-    store.flush([], beside=[(b"PING",)])  # connected
+    store.flush([], extra_commands=[(b"PING",)])  # connected
     seen = []
 
     def look() -> None:
@@ -63,11 +69,11 @@ def test_what_is_done_meanwhile_is_done_while_redis_works(
         time.sleep(0.3)
         seen.append(redis_client.get("mark"))
 
-    _, replies = store.flush([], beside=[(b"SET", b"mark", b"1")], meanwhile=look)
+    _, replies = store.flush([], extra_commands=[(b"SET", b"mark", b"1")], on_wait=look)
     assert replies == [b"OK"]
     assert seen == [b"1"]
     with pytest.raises(StoreError):
-        NoStore().flush([], beside=[(b"PING",)], meanwhile=look)
+        NoStore().flush([], extra_commands=[(b"PING",)], on_wait=look)
     assert len(seen) == 1
 
 
@@ -85,7 +91,7 @@ def test_a_probe_opens_the_connection_and_brings_the_script(
         assert store.probe() is True
         with redis.Redis.from_url(server.url) as client:
             before = client.info("stats")["total_reads_processed"]
-            store.flush([(call_of(spec), Mode.WRITE)], beside=())
+            store.flush([(call_of(spec), Mode.WRITE)], extra_commands=())
             after = client.info("stats")["total_reads_processed"]
         assert after - before == 1 + 1
     assert store.probe() is False

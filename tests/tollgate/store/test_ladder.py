@@ -16,19 +16,19 @@ import redis
 from tollgate.features.spec import FeatureSpec
 from tollgate.schema import Applied, Degraded
 from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.breaker import Rules, State
+from tollgate.store.breaker import BreakerRules, BreakerState
 from tollgate.store.events import Purchases
 from tollgate.store.feeds import feed_key, unpack_watermark
-from tollgate.store.ladder import Ladder
+from tollgate.store.ladder import FallbackChain
 from tollgate.store.online import OnlineFeatures
-from tollgate.store.opening import StoreSettings, open_ladder
+from tollgate.store.opening import StoreSettings, open_fallback_chain
 from tollgate.store.redis import RedisStore
 
 NOW_US = time.time_ns() // 1000
 # A deadline that no answer misses, and so many last known values as there may be.
 SETTINGS = StoreSettings(
     deadline_s=0.5,
-    breaker=Rules(probe_interval_s=0.02),
+    breaker=BreakerRules(probe_interval_s=0.02),
     last_known_bytes=10**7,
     last_known_max_age_s=3600.0,
 )
@@ -66,9 +66,9 @@ def spool() -> Kept:
 @pytest.fixture
 def ladder(
     own_redis: EmbeddedRedis, spec: FeatureSpec, spool: Kept
-) -> Iterator[Ladder]:
+) -> Iterator[FallbackChain]:
     """A ladder over that Redis."""
-    opened = open_ladder(spec, own_redis.url, settings=SETTINGS, spool=spool)
+    opened = open_fallback_chain(spec, own_redis.url, settings=SETTINGS, spool=spool)
     yield opened
     opened.close()
 
@@ -87,7 +87,7 @@ def rows(*names: str, first: int = 0, at_us: int = NOW_US) -> Purchases:
 
 
 def test_with_a_store_it_is_the_online_path(
-    ladder: Ladder, own_redis: EmbeddedRedis, spec: FeatureSpec
+    ladder: FallbackChain, own_redis: EmbeddedRedis, spec: FeatureSpec
 ) -> None:
     """Features, bits and effect are those of OnlineFeatures, dry and wet."""
     batch = rows("c1m1", "c2m1", "c1m2")
@@ -104,7 +104,7 @@ def test_with_a_store_it_is_the_online_path(
 
 
 def test_last_known_values_give_what_the_store_would(
-    ladder: Ladder, own_redis: EmbeddedRedis, spec: FeatureSpec, spool: Kept
+    ladder: FallbackChain, own_redis: EmbeddedRedis, spec: FeatureSpec, spool: Kept
 ) -> None:
     """The store hangs: windows move on with the row, its own event in them."""
     ladder.score([rows("c1m1", "c2m2", "c1m2")], write=[True])
@@ -124,7 +124,7 @@ def test_last_known_values_give_what_the_store_would(
 
 
 def test_only_the_features_of_an_unknown_entity_are_defaults(
-    ladder: Ladder, own_redis: EmbeddedRedis, spec: FeatureSpec
+    ladder: FallbackChain, own_redis: EmbeddedRedis, spec: FeatureSpec
 ) -> None:
     """A known customer at a terminal never seen; and the other way round; and both."""
     ladder.score([rows("c1m1")], write=[True])
@@ -144,7 +144,7 @@ def test_only_the_features_of_an_unknown_entity_are_defaults(
 
 
 def test_purchases_of_the_outage_see_each_other(
-    ladder: Ladder, own_redis: EmbeddedRedis, spec: FeatureSpec
+    ladder: FallbackChain, own_redis: EmbeddedRedis, spec: FeatureSpec
 ) -> None:
     """Three wet ones count one after the other; a dry one leaves no trace."""
     names = spec.feature_names
@@ -160,13 +160,13 @@ def test_purchases_of_the_outage_see_each_other(
 
 
 def test_the_breaker_spares_a_store_that_is_away_and_finds_it_back(
-    ladder: Ladder, own_redis: EmbeddedRedis, spool: Kept
+    ladder: FallbackChain, own_redis: EmbeddedRedis, spool: Kept
 ) -> None:
     """No call while it is open; when Redis is back, rows are whole again."""
     batch = rows("c1m1", first=1)
     ladder.score([rows("c1m1", at_us=NOW_US - 1), batch], write=[True, True])
     own_redis.stop()
-    while ladder.breaker.state is not State.OPEN:
+    while ladder.breaker.state is not BreakerState.OPEN:
         ladder.score([batch], write=[True])
     made = ladder.counts.calls["failed"]
     (scored,) = ladder.score([batch], write=[True])
@@ -180,7 +180,7 @@ def test_the_breaker_spares_a_store_that_is_away_and_finds_it_back(
             (scored,) = ladder.score([batch], write=[True])
         assert scored.degraded.tolist() == [0]
         assert scored.applied.tolist() == [Applied.DUPLICATE]
-    assert ladder.breaker.state is State.CLOSED
+    assert ladder.breaker.state is BreakerState.CLOSED
     assert len(spool.purchases) == ladder.counts.spooled
 
 
@@ -208,7 +208,7 @@ def test_an_essential_feature_is_missing_or_too_old(
 ) -> None:
     """Its entity is not known, or known of old; another's absence is no matter."""
     wanting = with_essential(spec, "customer_nb_tx_1d", max_age_us=max_age_us)
-    ladder = open_ladder(wanting, own_redis.url, settings=SETTINGS)
+    ladder = open_fallback_chain(wanting, own_redis.url, settings=SETTINGS)
     (fresh,) = ladder.score([rows("c1m1")], write=[True])
     own_redis.stop()
     (scored,) = ladder.score([rows("c1m1", "c9m1", "c1m9", first=5)], write=[True])
@@ -227,7 +227,7 @@ def test_a_stale_feed_is_told_and_costs_what_hangs_on_it(
     )
     told = {}
     for name in ("customer_nb_tx_1d", "terminal_risk_1d"):
-        ladder = open_ladder(
+        ladder = open_fallback_chain(
             with_essential(declared, name), store_url, settings=SETTINGS
         )
         ladder.score([rows("c1m1")], write=[True])
@@ -240,7 +240,9 @@ def test_a_stale_feed_is_told_and_costs_what_hangs_on_it(
     assert mark == NOW_US
 
 
-def test_a_batch_costs_one_round_trip(own_redis: EmbeddedRedis, ladder: Ladder) -> None:
+def test_a_batch_costs_one_round_trip(
+    own_redis: EmbeddedRedis, ladder: FallbackChain
+) -> None:
     """Redis reads once per batch, watermarks included, however many rows it has."""
     batches = [rows(*(["c1m1"] * count), first=100 * count) for count in (1, 8, 32)]
     with redis.Redis.from_url(own_redis.url) as client:
@@ -251,7 +253,9 @@ def test_a_batch_costs_one_round_trip(own_redis: EmbeddedRedis, ladder: Ladder) 
             assert after - before == 1 + 1  # the batch, and the question itself
 
 
-def test_a_damaged_value_is_not_kept(own_redis: EmbeddedRedis, ladder: Ladder) -> None:
+def test_a_damaged_value_is_not_kept(
+    own_redis: EmbeddedRedis, ladder: FallbackChain
+) -> None:
     """The last known value stays the sound one."""
     ladder.score([rows("c1m1")], write=[True])
     with redis.Redis.from_url(own_redis.url) as client:
@@ -268,7 +272,7 @@ def test_without_a_store_every_row_is_answered(
     spec: FeatureSpec, caplog: pytest.LogCaptureFixture
 ) -> None:
     """No address: defaults, named as such."""
-    ladder = open_ladder(spec, "", settings=SETTINGS)
+    ladder = open_fallback_chain(spec, "", settings=SETTINGS)
     for number in range(10):
         (scored,) = ladder.score([rows("c1m1", first=number)], write=[True])
         assert scored.degraded.tolist() == [DEFAULTED]
@@ -277,7 +281,7 @@ def test_without_a_store_every_row_is_answered(
 
 
 def test_two_dry_requests_and_a_wet_one_keep_apart(
-    ladder: Ladder, own_redis: EmbeddedRedis, spec: FeatureSpec
+    ladder: FallbackChain, own_redis: EmbeddedRedis, spec: FeatureSpec
 ) -> None:
     """Down to the last rung, too: a dry batch is seen by no other."""
     count = spec.feature_names.index("customer_nb_tx_1d")
@@ -293,7 +297,7 @@ def test_where_a_stream_updates_nothing_is_written(
 ) -> None:
     """Answers as if applied, last known values too; store, feed and spool get none."""
     settings = msgspec.structs.replace(SETTINGS, updates=False)
-    ladder = open_ladder(spec, own_redis.url, settings=settings, spool=spool)
+    ladder = open_fallback_chain(spec, own_redis.url, settings=settings, spool=spool)
     batch = rows("c1m1", "c1m2")
     (first,) = ladder.score([batch], write=[True])
     (again,) = ladder.score([batch], write=[True])

@@ -64,8 +64,10 @@ def test_it_never_holds_more_than_its_bytes(clock: Clock) -> None:
         (cache.put, cache.amend)[int(generator.integers(2))](keys, values)
         cache.find([b"%d" % generator.integers(60)])
         assert cache.bytes_held <= 20_000
-    held = sum(len(key) + len(value) + 250 for key, (value, _) in cache._kept.items())
-    assert cache.bytes_held == held
+    size = sum(
+        len(key) + len(value) + 250 for key, (value, _) in cache._entries.items()
+    )
+    assert cache.bytes_held == size
 
 
 def test_a_value_goes_at_its_age_limit(clock: Clock) -> None:

@@ -15,7 +15,7 @@ from tollgate.errors import StoreError, StoreLost, StoreTimeout
 from tollgate.server.redis import EmbeddedRedis
 from tollgate.server.socket_path import short_socket_path
 from tollgate.store.connection import Command
-from tollgate.store.line import Line, open_line
+from tollgate.store.line import CommandPipeline, open_pipeline
 
 PATIENT_S = 60.0
 
@@ -27,7 +27,7 @@ def server(tmp_path: Path) -> Iterator[EmbeddedRedis]:
         yield server
 
 
-def read(line: Line, count: int) -> list[object]:
+def read(line: CommandPipeline, count: int) -> list[object]:
     """Wait for so many replies."""
     replies: list[object] = []
     while len(replies) < count:
@@ -42,7 +42,7 @@ def pushed(*values: bytes) -> list[Command]:
 
 def test_replies_come_in_the_order_of_the_commands(server: EmbeddedRedis) -> None:
     """Whether sent alone or together; an error that was answered is one of them."""
-    line = open_line(server.url, deadline_s=PATIENT_S)
+    line = open_pipeline(server.url, deadline_s=PATIENT_S)
     line.send(pushed(b"a", b"b"))
     line.send([(b"INCR", b"list")])
     line.send(pushed(b"c"))
@@ -63,7 +63,7 @@ def test_nothing_waits_for_a_reply_to_be_sent(tmp_path: Path) -> None:
     ):
         listener.bind(str(path))
         listener.listen()
-        line = open_line(f"unix://{path}", deadline_s=PATIENT_S)
+        line = open_pipeline(f"unix://{path}", deadline_s=PATIENT_S)
         line.send(pushed(b"first"))
         peer, _ = listener.accept()
         line.send(pushed(b"second"))
@@ -80,7 +80,7 @@ def test_nothing_waits_for_a_reply_to_be_sent(tmp_path: Path) -> None:
 
 def test_more_than_a_socket_takes_is_sent_all_the_same(server: EmbeddedRedis) -> None:
     """What is left over waits for the store to read."""
-    line = open_line(server.url, deadline_s=PATIENT_S)
+    line = open_pipeline(server.url, deadline_s=PATIENT_S)
     line.send(pushed(b"x" * 4_000_000, b"y"))
     assert read(line, 2) == [1, 2]
     line.close()
@@ -88,7 +88,7 @@ def test_more_than_a_socket_takes_is_sent_all_the_same(server: EmbeddedRedis) ->
 
 def test_late_replies_are_told_once_and_never_mixed_up(server: EmbeddedRedis) -> None:
     """What is late comes first when it comes; the connection stays."""
-    line = open_line(server.url, deadline_s=0.05)
+    line = open_pipeline(server.url, deadline_s=0.05)
     os.kill(server.pid, signal.SIGSTOP)
     line.send(pushed(b"a", b"b"))
     with pytest.raises(StoreTimeout):
@@ -103,7 +103,7 @@ def test_late_replies_are_told_once_and_never_mixed_up(server: EmbeddedRedis) ->
 
 def test_a_store_that_stays_silent_is_connected_to_anew(server: EmbeddedRedis) -> None:
     """After a few deadlines; what was under way is in doubt, and not awaited."""
-    line = open_line(server.url, deadline_s=0.05)
+    line = open_pipeline(server.url, deadline_s=0.05)
     os.kill(server.pid, signal.SIGSTOP)
     for _ in range(4):
         line.send(pushed(b"a"))
@@ -118,7 +118,7 @@ def test_a_store_that_stays_silent_is_connected_to_anew(server: EmbeddedRedis) -
 
 def test_a_store_that_is_not_there_refuses_at_once() -> None:
     """Nothing was sent, and nothing is awaited."""
-    line = open_line("unix:///nowhere.sock", deadline_s=PATIENT_S)
+    line = open_pipeline("unix:///nowhere.sock", deadline_s=PATIENT_S)
     with pytest.raises(StoreError):
         line.send(pushed(b"a"))
     assert (line.awaited, line.opened) == (0, 0)

@@ -83,7 +83,7 @@ def test_what_is_no_list_is_an_error_of_the_store(
     lists: ListStore,
 ) -> None:
     """A key of another kind is refused by the store, and said so."""
-    lists._ask((b"SET", KEY, b"text"))
+    lists._execute((b"SET", KEY, b"text"))
     with pytest.raises(StoreError):
         lists.size(KEY)
 

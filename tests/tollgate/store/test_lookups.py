@@ -12,12 +12,12 @@ import redis
 from tollgate.errors import InputError
 from tollgate.features.spec import FeatureSpec
 from tollgate.schema import Degraded
-from tollgate.store.decided import decided_key
+from tollgate.store.decided import stored_decision_key
 from tollgate.store.events import Purchases
-from tollgate.store.ladder import Ladder
+from tollgate.store.ladder import FallbackChain
 from tollgate.store.lists import LookupList, list_key
 from tollgate.store.lookups import MOST_LISTS, Lookups
-from tollgate.store.opening import StoreSettings, open_ladder
+from tollgate.store.opening import StoreSettings, open_fallback_chain
 
 NOW_US = time.time_ns() // 1000
 SETTINGS = StoreSettings(deadline_s=5.0)
@@ -42,31 +42,31 @@ def purchases(*names: str) -> Purchases:
 
 
 @pytest.fixture
-def ladder(store_url: str, spec: FeatureSpec) -> Iterator[Ladder]:
+def ladder(store_url: str, spec: FeatureSpec) -> Iterator[FallbackChain]:
     """A ladder that looks three lists up."""
-    opened = open_ladder(spec, store_url, settings=SETTINGS, lists=LISTS)
+    opened = open_fallback_chain(spec, store_url, settings=SETTINGS, lists=LISTS)
     yield opened
     opened.close()
 
 
 def test_each_row_gets_its_hits_and_its_decision(
-    ladder: Ladder, redis_client: redis.Redis
+    ladder: FallbackChain, redis_client: redis.Redis
 ) -> None:
     """Of all batches of a flush, dry ones too; a bit for each list, in their order."""
     redis_client.sadd(list_key("fraud", "vip"), "c1", "c3")
     redis_client.sadd(list_key("fraud", "stolen"), "m2", "c1")
     redis_client.sadd(list_key("fraud", "known"), "t4")
-    redis_client.set(decided_key("fraud", b"t2"), b"\x00two")
-    redis_client.set(decided_key("fraud", b"t5"), b"five")
+    redis_client.set(stored_decision_key("fraud", b"t2"), b"\x00two")
+    redis_client.set(stored_decision_key("fraud", b"t5"), b"five")
     wet = purchases("t1 c1 m1", "t2 c2 m2", "t3 c3 m2")
     one, other = purchases("t4 c1 m2"), purchases("t5 c5 m5", "t2 c9 m9")
     scored = ladder.score([wet, one, other], write=[True, False, False])
-    assert [found.looked.list_hits.tolist() for found in scored] == [
+    assert [found.lookups.list_hits.tolist() for found in scored] == [
         [VIP, STOLEN, VIP | STOLEN],
         [VIP | STOLEN | KNOWN],
         [0, 0],
     ]
-    assert [found.looked.earlier for found in scored] == [
+    assert [found.lookups.earlier for found in scored] == [
         [b"", b"\x00two", b""],
         [b""],
         [b"five", b"\x00two"],
@@ -74,7 +74,7 @@ def test_each_row_gets_its_hits_and_its_decision(
     assert not any((found.degraded & UNREAD).any() for found in scored)
 
 
-def test_look_ups_ride_along(ladder: Ladder, redis_client: redis.Redis) -> None:
+def test_look_ups_ride_along(ladder: FallbackChain, redis_client: redis.Redis) -> None:
     """One read of Redis for windows, lists and decisions of a batch together."""
     batch = purchases(*(f"t{row} c{row} m{row}" for row in range(8)))
     ladder.score([batch], write=[True])
@@ -85,7 +85,7 @@ def test_look_ups_ride_along(ladder: Ladder, redis_client: redis.Redis) -> None:
 
 
 def test_nothing_is_kept_and_nothing_written(
-    ladder: Ladder, redis_client: redis.Redis
+    ladder: FallbackChain, redis_client: redis.Redis
 ) -> None:
     """The path only reads decisions and lists."""
     ladder.score([purchases("t1 c1 m1")], write=[True])
@@ -94,38 +94,38 @@ def test_nothing_is_kept_and_nothing_written(
 
 
 def test_a_key_that_is_no_list_costs_the_row_its_certainty_alone(
-    ladder: Ladder, redis_client: redis.Redis, spec: FeatureSpec
+    ladder: FallbackChain, redis_client: redis.Redis, spec: FeatureSpec
 ) -> None:
     """The bit, no hit of that list, everything else as ever."""
     redis_client.set(list_key("fraud", "stolen"), "m1")
     redis_client.sadd(list_key("fraud", "vip"), "c1")
-    redis_client.set(decided_key("fraud", b"t1"), b"one")
+    redis_client.set(stored_decision_key("fraud", b"t1"), b"one")
     (scored,) = ladder.score([purchases("t1 c1 m1")], write=[True])
     assert scored.degraded.tolist() == [UNREAD | Degraded.COLD_START]
-    assert scored.looked.list_hits.tolist() == [VIP]
-    assert scored.looked.earlier == [b"one"]
+    assert scored.lookups.list_hits.tolist() == [VIP]
+    assert scored.lookups.earlier == [b"one"]
 
 
 def test_a_decision_of_another_kind_is_none(
-    ladder: Ladder, redis_client: redis.Redis
+    ladder: FallbackChain, redis_client: redis.Redis
 ) -> None:
     """Redis gives nothing for a key that holds a set; nor do we."""
-    redis_client.sadd(decided_key("fraud", b"t1"), "one")
+    redis_client.sadd(stored_decision_key("fraud", b"t1"), "one")
     (scored,) = ladder.score([purchases("t1 c1 m1")], write=[True])
-    assert scored.looked.earlier == [b""]
+    assert scored.lookups.earlier == [b""]
 
 
 def test_without_an_answer_nothing_was_looked_up(spec: FeatureSpec) -> None:
     """A store that is away: no hits, no decisions, the bit on every row."""
-    ladder = open_ladder(spec, "", settings=SETTINGS, lists=LISTS)
+    ladder = open_fallback_chain(spec, "", settings=SETTINGS, lists=LISTS)
     wet, dry = ladder.score(
         [purchases("t1 c1 m1", "t2 c2 m2"), purchases("t3 c3 m3")], write=[True, False]
     )
     ladder.close()
     for scored, rows in ((wet, 2), (dry, 1)):
         assert (scored.degraded & UNREAD == UNREAD).tolist() == [True] * rows
-        assert scored.looked.list_hits.tolist() == [0] * rows
-        assert scored.looked.earlier == [b""] * rows
+        assert scored.lookups.list_hits.tolist() == [0] * rows
+        assert scored.lookups.earlier == [b""] * rows
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_the_last_bit_is_a_bit(
     lists = [LookupList(f"l{bit}", "customer_id", b"l%d" % bit) for bit in range(32)]
     redis_client.sadd("l31", "c1")
     redis_client.sadd("l0", "c1")
-    ladder = open_ladder(spec, store_url, settings=SETTINGS, lists=lists)
+    ladder = open_fallback_chain(spec, store_url, settings=SETTINGS, lists=lists)
     (scored,) = ladder.score([purchases("t c1 m", "u c2 m")], write=[False])
     ladder.close()
-    assert scored.looked.list_hits.tolist() == [2**31 + 1, 0]
+    assert scored.lookups.list_hits.tolist() == [2**31 + 1, 0]

@@ -16,12 +16,12 @@ import redis
 from tests.support.store.redis_cluster import Cluster
 from tollgate.features.spec import FeatureSpec
 from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.breaker import Rules
+from tollgate.store.breaker import BreakerRules
 from tollgate.store.events import Purchases
-from tollgate.store.ladder import Ladder
-from tollgate.store.opening import StoreSettings, open_ladder
+from tollgate.store.ladder import FallbackChain
+from tollgate.store.opening import StoreSettings, open_fallback_chain
 
-SETTINGS = StoreSettings(deadline_s=0.2, breaker=Rules(failures_in_a_row=100))
+SETTINGS = StoreSettings(deadline_s=0.2, breaker=BreakerRules(failures_in_a_row=100))
 
 
 class Request:
@@ -47,7 +47,7 @@ def purchases(number: int) -> Purchases:
     )
 
 
-def held(ladder: Ladder, number: int) -> bool:
+def held(ladder: FallbackChain, number: int) -> bool:
     """Score as a step does, with a request in its frame; tell whether it outlives."""
 
     def execute() -> weakref.ref[Request]:
@@ -61,7 +61,7 @@ def held(ladder: Ladder, number: int) -> bool:
 def test_a_failed_call_holds_no_request(spec: FeatureSpec, tmp_path: Path) -> None:
     """Answered, without the script, refused, silent, gone, and answered again."""
     with EmbeddedRedis(tmp_path) as server:
-        ladder = open_ladder(spec, server.url, settings=SETTINGS)
+        ladder = open_fallback_chain(spec, server.url, settings=SETTINGS)
         with redis.Redis.from_url(server.url) as client:
             assert not held(ladder, 1)
             client.script_flush()
@@ -81,7 +81,7 @@ def test_a_failed_call_holds_no_request(spec: FeatureSpec, tmp_path: Path) -> No
 
 def test_a_lost_node_holds_no_request(own_cluster: Cluster, spec: FeatureSpec) -> None:
     """One of three killed, then none of them there."""
-    ladder = open_ladder(spec, own_cluster.url, settings=SETTINGS)
+    ladder = open_fallback_chain(spec, own_cluster.url, settings=SETTINGS)
     assert not held(ladder, 1)
     for lost, node in enumerate(own_cluster.nodes):
         os.kill(node.pid, signal.SIGKILL)

@@ -262,10 +262,10 @@ def test_products_and_states_do_not_share_values(
 ) -> None:
     """Another state hash is another key prefix: neither sees the other's events."""
     other = msgspec.structs.replace(spec, state_hash=spec.state_hash ^ 1)
-    beside = OnlineFeatures(other, open_store(store_url))
+    extra_commands = OnlineFeatures(other, open_store(store_url))
     row = ("1", "c", "t", NOW_US, 100)
     score(online, row)
-    assert bits(score(beside, row)) == [Degraded.COLD_START]
+    assert bits(score(extra_commands, row)) == [Degraded.COLD_START]
     assert len(stored(redis_client)) == 4
 
 

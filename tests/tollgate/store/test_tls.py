@@ -26,7 +26,7 @@ from tollgate.server.embedded import serve
 from tollgate.store.address import open_client
 from tollgate.store.cluster import open_store as open_any_store
 from tollgate.store.events import Purchases
-from tollgate.store.line import open_line
+from tollgate.store.line import open_pipeline
 from tollgate.store.listing import ListStore
 from tollgate.store.online import OnlineFeatures
 from tollgate.store.redis import RedisStore
@@ -284,7 +284,7 @@ def test_lists_speak_tls(url_of: UrlOf) -> None:
 def through(url: str) -> End:
     """Send chunks of a journal, more than one read takes, and take them as sealed."""
     chunks = [b"%03d" % number + b"x" * 5_000 for number in range(64)]
-    stream = JournalStream("fraud", open_line(url, deadline_s=5.0))
+    stream = JournalStream("fraud", open_pipeline(url, deadline_s=5.0))
     for chunk in chunks:
         while not stream.room([chunk]):
             assert stream.collect(5.0).error is None

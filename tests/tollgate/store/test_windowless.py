@@ -15,10 +15,10 @@ from tollgate.features.spec import FeatureSpec, load_spec
 from tollgate.history import History, history_of
 from tollgate.replay import purchases_of, replay
 from tollgate.schema import Applied, Degraded
-from tollgate.store.ladder import Ladder
+from tollgate.store.ladder import FallbackChain
 from tollgate.store.lists import LookupList, list_key
 from tollgate.store.online import OnlineFeatures
-from tollgate.store.opening import StoreSettings, open_ladder
+from tollgate.store.opening import StoreSettings, open_fallback_chain
 from tollgate.store.redis import RedisStore
 
 ROWS = 100
@@ -67,9 +67,11 @@ def history(loans: FeatureSpec) -> History:
     return history_of(frame, spec=loans, source="loans")
 
 
-def opened(spec: FeatureSpec, url: str, *lists: LookupList) -> Ladder:
+def opened(spec: FeatureSpec, url: str, *lists: LookupList) -> FallbackChain:
     """Open the product's ladder; its store has all the time it wants."""
-    return open_ladder(spec, url, settings=StoreSettings(deadline_s=5.0), lists=lists)
+    return open_fallback_chain(
+        spec, url, settings=StoreSettings(deadline_s=5.0), lists=lists
+    )
 
 
 def test_online_vectors_are_the_offline_ones(
@@ -121,7 +123,7 @@ def test_only_decisions_and_lists_are_asked_for(
         "cmdstat_smismember",
     }
     assert redis_client.keys() == [key]
-    assert scored.looked.list_hits.tolist() == [0, 1, 0, 0]
+    assert scored.lookups.list_hits.tolist() == [0, 1, 0, 0]
     assert scored.applied.tolist() == [Applied.NO] * 4
     essential = int(Degraded.ESSENTIAL_MISSING)
     assert scored.degraded.tolist() == [essential, 0, 0, 0]  # t0 states no income

@@ -7,7 +7,7 @@ import redis
 
 from tollgate.errors import StoreError
 from tollgate.store.redis import RedisStore
-from tollgate.store.wording import words_of
+from tollgate.store.wording import describe_error
 
 MARKER = "customer-4711"
 
@@ -20,7 +20,7 @@ def test_a_pipelines_error_does_not_name_its_command(redis_client: redis.Redis) 
     with pytest.raises(redis.ResponseError) as caught:
         pipe.execute()
     assert MARKER in str(caught.value)
-    assert words_of(caught.value).startswith("WRONGTYPE Operation against a key")
+    assert describe_error(caught.value).startswith("WRONGTYPE Operation against a key")
 
 
 def test_an_unknown_command_does_not_name_its_arguments(
@@ -30,7 +30,7 @@ def test_an_unknown_command_does_not_name_its_arguments(
     with pytest.raises(redis.ResponseError) as caught:
         redis_client.execute_command("NOSUCH", MARKER, "two\r\nlines")
     assert MARKER in str(caught.value)
-    text = words_of(caught.value)
+    text = describe_error(caught.value)
     assert text.startswith("unknown command")
     assert "NOSUCH" in text
     assert MARKER not in text
@@ -38,8 +38,8 @@ def test_an_unknown_command_does_not_name_its_arguments(
 
 def test_other_words_stay_on_one_line() -> None:
     """What a reply that is none held is left out; the rest is as it was."""
-    assert words_of(OSError("no\nroute")) == "no route"
-    assert words_of(redis.InvalidResponse(f"Protocol Error: b'{MARKER}'")) == (
+    assert describe_error(OSError("no\nroute")) == "no route"
+    assert describe_error(redis.InvalidResponse(f"Protocol Error: b'{MARKER}'")) == (
         "Protocol Error"
     )
 
@@ -48,10 +48,10 @@ def test_the_stores_own_errors_are_made_of_them(redis_client: redis.Redis) -> No
     """A value of another kind is told by kind, its key is not."""
     url = redis_client.connection_pool.connection_kwargs["path"]
     store = RedisStore(f"unix://{url}", deadline_s=5.0)
-    _, (reply,) = store.flush([], beside=[(b"NOSUCH", MARKER.encode())])
+    _, (reply,) = store.flush([], extra_commands=[(b"NOSUCH", MARKER.encode())])
     assert MARKER in str(reply)
-    assert MARKER not in words_of(reply)
+    assert MARKER not in describe_error(reply)
     store.close()
     gone = RedisStore("unix:///nowhere.sock", deadline_s=5.0)
     with pytest.raises(StoreError, match="No such file"):
-        gone.flush([], beside=[(b"PING",)])
+        gone.flush([], extra_commands=[(b"PING",)])

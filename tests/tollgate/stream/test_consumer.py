@@ -29,7 +29,7 @@ from tollgate.features.spec import FeatureSpec
 from tollgate.server.redis import EmbeddedRedis
 from tollgate.store.events import Labels, Packer, Purchases
 from tollgate.store.redis import RedisStore
-from tollgate.store.writer import FOREIGN, TOO_LATE, EventWriter
+from tollgate.store.writer import INCOMPATIBLE, TOO_LATE, EventWriter
 from tollgate.stream.consumer import StreamConsumer
 from tollgate.stream.feed import RedisFeed
 from tollgate.stream.metrics import StreamMetrics
@@ -81,7 +81,7 @@ def test_what_cannot_be_applied_is_buried_with_the_reason(
     reasons = [one["reason"] for one in buried]
     assert sorted(reasons)[0].startswith("JSON") or "event" in " ".join(reasons)
     assert TOO_LATE in reasons
-    assert FOREIGN in reasons
+    assert INCOMPATIBLE in reasons
     assert "no event" in [one["event"] for one in buried]
     assert all(one["position"] for one in buried)
     assert entries_of(spec, redis_client).purchase.tolist() == [PURCHASE]

@@ -19,8 +19,8 @@ from tollgate.features.spec import FeatureSpec
 from tollgate.schema import Degraded
 from tollgate.store.events import Labels, Purchases
 from tollgate.store.feeds import FEEDS, LABELS, PURCHASES
-from tollgate.store.ladder import Ladder
-from tollgate.store.opening import StoreSettings, open_ladder
+from tollgate.store.ladder import FallbackChain
+from tollgate.store.opening import StoreSettings, open_fallback_chain
 from tollgate.store.redis import RedisStore
 from tollgate.store.writer import EventWriter
 from tollgate.stream.consumer import StreamConsumer
@@ -294,13 +294,13 @@ def test_only_the_feeds_that_it_brings_are_its_own(
 
 
 @pytest.fixture
-def ladder(spec: FeatureSpec, store_url: str, clock: Clock) -> Iterator[Ladder]:
+def ladder(spec: FeatureSpec, store_url: str, clock: Clock) -> Iterator[FallbackChain]:
     """A step's ladder that wants both feeds within ten minutes; streams update."""
     declared = msgspec.structs.replace(
         spec, feeds=dict.fromkeys(FEEDS, 600 * SECOND_US)
     )
     settings = StoreSettings(deadline_s=5.0, updates=False, marks=False)
-    opened = open_ladder(declared, store_url, settings=settings)
+    opened = open_fallback_chain(declared, store_url, settings=settings)
     opened._wall_us = clock
     yield opened
     opened.close()
@@ -311,7 +311,7 @@ def test_rows_say_so_while_a_feed_is_behind(
     spec: FeatureSpec,
     consumer_of: Callable[..., StreamConsumer],
     redis_client: redis.Redis,
-    ladder: Ladder,
+    ladder: FallbackChain,
     clock: Clock,
 ) -> None:
     """FEED_STALE before the stream runs, not while it does, and when it has stopped."""

@@ -78,16 +78,16 @@ def test_the_slowest_partition_of_all_consumers_is_the_feeds(
     first = marks_of(one, open_store(store_url), clock)
     second = marks_of(other, open_store(store_url), clock)
     one.until_us = {0: NOW_US - 5, 1: NOW_US - 7}
-    first.tell()
+    first.update()
     assert mark_of(redis_client, PURCHASES) is None  # of the third nothing is known
     other.until_us = {2: NOW_US - 100}
-    second.tell()
+    second.update()
     assert mark_of(redis_client, PURCHASES) == NOW_US - 100
     one.until_us = {0: NOW_US, 1: NOW_US}
-    first.tell()
+    first.update()
     assert mark_of(redis_client, PURCHASES) == NOW_US - 100
     one.until_us = {0: NOW_US, 1: NOW_US, 2: NOW_US - 50}  # the second is dead
-    first.tell()
+    first.update()
     assert mark_of(redis_client, PURCHASES) == NOW_US - 50
 
 
@@ -103,13 +103,13 @@ def test_a_mark_goes_forward_only_unless_a_clock_was_wrong(
     redis_client.set(fed, pack_watermark(NOW_US - 5, now_us=NOW_US))
     source.until_us = {0: NOW_US - HOUR_US}
     marks = marks_of(source, open_store(store_url), clock)
-    marks.tell()
+    marks.update()
     assert mark_of(redis_client, PURCHASES) == NOW_US - 5
     part = partition_key("fraud", PURCHASES, source="feed", partition=0)
     for key in (fed, part):
         ahead_us = NOW_US + HOUR_US
         redis_client.set(key, pack_watermark(ahead_us, now_us=ahead_us))
-    marks.tell()
+    marks.update()
     assert mark_of(redis_client, PURCHASES) == NOW_US - HOUR_US
 
 
@@ -125,9 +125,9 @@ def test_a_store_that_refuses_costs_the_marks_and_nothing_else(
     source.until_us = {0: NOW_US}
     marks = marks_of(source, open_store(store_url), clock)
     redis_client.lpush(feed_key("fraud", PURCHASES), "a list, which GET refuses")
-    marks.tell()
-    marks.tell()
+    marks.update()
+    marks.update()
     assert caplog.text.count("the store refuses watermarks") == 1
     assert mark_of(redis_client, PURCHASES) == NOW_US
     away = marks_of(source, open_store("unix:///nowhere.sock"), clock)
-    away.tell()
+    away.update()

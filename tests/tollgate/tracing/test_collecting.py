@@ -48,14 +48,16 @@ def test_a_span_arrives_as_it_was_made(
     assert found.name == "store"
     assert found.start_time_unix_nano == 1_700_000_000_000_000_001
     assert found.end_time_unix_nano == 1_700_000_000_000_000_009
-    told = {one.key: one.value for one in found.attributes}
-    assert told["tollgate.transaction_id"].string_value == "t-1"
-    assert told["tollgate.rows"].int_value == 3
-    assert told["dry"].bool_value is True
+    attributes = {one.key: one.value for one in found.attributes}
+    assert attributes["tollgate.transaction_id"].string_value == "t-1"
+    assert attributes["tollgate.rows"].int_value == 3
+    assert attributes["dry"].bool_value is True
     assert (found.status.code, found.status.message) == (2, "every row is bad")
-    told = {one.key: one.value.string_value for one in otlp.resources[-1].attributes}
-    assert told["service.name"] == "tollgate"
-    assert told["deployment.environment"] == "test"
+    attributes = {
+        one.key: one.value.string_value for one in otlp.resources[-1].attributes
+    }
+    assert attributes["service.name"] == "tollgate"
+    assert attributes["deployment.environment"] == "test"
 
 
 def test_what_was_written_last_is_sent_at_the_end(otlp: Any, tmp_path: Path) -> None:
@@ -86,7 +88,7 @@ def test_a_collector_that_is_away_is_told_once(
             writer.close()
         lines = [one.message for one in caplog.records]
     assert len(lines) == 1
-    assert "1 spans were not taken" in lines[0]
+    assert "1 spans were not accepted" in lines[0]
 
 
 def test_without_opentelemetry_it_says_what_to_install() -> None:

@@ -79,7 +79,7 @@ def named(spans: list[Any], name: str) -> Any:
     return found
 
 
-def told(span: Any) -> Mapping[str, Any]:
+def attributes(span: Any) -> Mapping[str, Any]:
     """Read the attributes of a span."""
     values = {one.key: one.value for one in span.attributes}
     return {key: getattr(one, one.WhichOneof("value")) for key, one in values.items()}
@@ -87,17 +87,17 @@ def told(span: Any) -> Mapping[str, Any]:
 
 def check_server_part(spans: list[Any], *, parent_id: bytes) -> Any:
     """The whole, the steps in it in their order, and what each did; gives the whole."""
-    whole = named(spans, "fraud")
-    assert whole.parent_span_id == parent_id
-    assert whole.kind == 2  # SERVER
+    request = named(spans, "fraud")
+    assert request.parent_span_id == parent_id
+    assert request.kind == 2  # SERVER
     steps = [named(spans, name) for name in PARTS]
     for step in steps:
-        assert step.parent_span_id == whole.span_id
+        assert step.parent_span_id == request.span_id
         inner = {one.name for one in spans if one.parent_span_id == step.span_id}
         assert inner == PARTS[step.name]
     starts = [step.start_time_unix_nano for step in steps]
     assert starts == sorted(starts)
-    return whole
+    return request
 
 
 def test_one_decision_is_one_trace(
@@ -116,16 +116,16 @@ def test_one_decision_is_one_trace(
     checkout, call = named(spans, "checkout"), named(spans, "decide fraud")
     assert call.parent_span_id == checkout.span_id
     assert call.kind == 3  # CLIENT
-    whole = check_server_part(spans, parent_id=call.span_id)
+    request = check_server_part(spans, parent_id=call.span_id)
     by_id = {
         span.span_id
         for span in otlp.spans
-        if told(span).get("tollgate.transaction_id") == "t-one"
+        if attributes(span).get("tollgate.transaction_id") == "t-one"
     }
-    assert by_id == {call.span_id, whole.span_id}
-    for span in (call, whole):
-        assert told(span)["tollgate.decision"] == answer.decision
-        assert told(span)["tollgate.release"] == answer.release
+    assert by_id == {call.span_id, request.span_id}
+    for span in (call, request):
+        assert attributes(span)["tollgate.decision"] == answer.decision
+        assert attributes(span)["tollgate.release"] == answer.release
     assert not any(SECRET.encode() in body for body in otlp.bodies)
 
 
@@ -156,11 +156,11 @@ def test_calls_that_share_a_request_are_linked(
     assert [link.span_id for link in request.links] == [one.span_id for one in others]
     for other in others:
         assert [link.span_id for link in other.links] == [request.span_id]
-    whole = check_server_part(spans, parent_id=request.span_id)
-    assert told(whole)["tollgate.rows"] == 3
+    request = check_server_part(spans, parent_id=request.span_id)
+    assert attributes(request)["tollgate.rows"] == 3
     rows = [span for span in spans if span.name == "row"]
-    assert {span.parent_span_id for span in rows} == {whole.span_id}
-    assert [told(span)["tollgate.transaction_id"] for span in rows] == ids
+    assert {span.parent_span_id for span in rows} == {request.span_id}
+    assert [attributes(span)["tollgate.transaction_id"] for span in rows] == ids
 
 
 def test_what_its_caller_does_not_record_is_not_traced(
@@ -176,8 +176,8 @@ def test_what_its_caller_does_not_record_is_not_traced(
         client.decide(purchase("t-silent"), traceparent=f"00-{silent}-{'1' * 16}-00")
         client.decide(purchase("t-rate"))
     otlp.wait(lambda: len(otlp.trace(spoken.trace_id)) == 7)
-    whole = check_server_part(otlp.trace(spoken.trace_id), parent_id=b"")
-    assert told(whole)["tollgate.transaction_id"] == "t-rate"
+    request = check_server_part(otlp.trace(spoken.trace_id), parent_id=b"")
+    assert attributes(request)["tollgate.transaction_id"] == "t-rate"
     assert otlp.trace(silent) == []
     assert not any(b"t-silent" in body for body in otlp.bodies)
 
@@ -194,9 +194,9 @@ def test_a_request_that_is_refused_is_a_failed_one(
     ):
         client.decide(wrong, traceparent=f"00-{number}-{'1' * 16}-01")
     otlp.wait(lambda: len(otlp.trace(number)) == 2)
-    whole = named(otlp.trace(number), "fraud")
-    assert (whole.status.code, whole.status.message) == (2, "every row is bad")
-    assert named(otlp.trace(number), "fraud_features").parent_span_id == whole.span_id
+    request = named(otlp.trace(number), "fraud")
+    assert (request.status.code, request.status.message) == (2, "every row is bad")
+    assert named(otlp.trace(number), "fraud_features").parent_span_id == request.span_id
 
 
 def test_steps_are_looked_at_beside_it(served: Supervised, otlp: Any) -> None:

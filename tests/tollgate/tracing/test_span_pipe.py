@@ -11,9 +11,9 @@ import pytest
 from tollgate.tracing.spans import WRITE_BYTES, Span, SpanWriter, read_spans
 
 
-def a_span(number: int, **told: str) -> Span:
+def a_span(number: int, **attributes: str) -> Span:
     """Make a span."""
-    return Span("a" * 32, f"{number:016x}", "", "x", 1, 2, attributes=told)
+    return Span("a" * 32, f"{number:016x}", "", "x", 1, 2, attributes=attributes)
 
 
 @pytest.fixture
