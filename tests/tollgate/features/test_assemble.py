@@ -84,7 +84,7 @@ def test_empty_window_has_zero_mean_and_share(aggregates: FeatureSpec) -> None:
     assert vector.tolist() == [[0.0] * 5] * 2
 
 
-def test_defaults_keep_what_the_request_tells(spec: FeatureSpec) -> None:
+def test_defaults_keep_features_of_the_request(spec: FeatureSpec) -> None:
     """Amount and calendar stay; the rest is what features.yaml declares."""
     saturday_night_us = 1_600_488_000_000_000 + 1  # 2020-09-19T04:00:00Z
     vector = defaults(

@@ -128,7 +128,7 @@ def test_another_order_is_another_vector(tmp_path: Path) -> None:
 
 
 def test_another_product_or_entity_is_another_state(tmp_path: Path) -> None:
-    """What was kept under one key is not found under another."""
+    """What is stored under one key is not found under another."""
     found = compared(tmp_path, ("product: shop", "product: store"))
     assert not found.same_state
     assert found.state == ("customer: under another key", "terminal: under another key")

@@ -58,7 +58,7 @@ def test_derived_features_are_what_their_definition_says(spec: FeatureSpec) -> N
 
 
 def test_without_a_store_what_hangs_on_it_is_its_own_default(spec: FeatureSpec) -> None:
-    """And what the request alone tells is computed all the same."""
+    """And features of the request alone are computed all the same."""
     vectors = defaults(
         spec,
         cents=np.array([1000]),

@@ -9,7 +9,7 @@ from tollgate.features.distinct import distinct, previous, row_order
 
 
 def test_previous_is_within_the_entity_and_among_known_values() -> None:
-    """By hand: 7 stands at 0, 2 (not known) and 3; the second entity begins anew."""
+    """By hand: 7 stands at 0, 2 (not known) and 3; the second entity starts again."""
     values = np.array([7, 8, 7, 7, 7, 8])
     known = np.array([True, True, False, True, True, True])
     entity = np.array([0, 0, 0, 0, 1, 1])

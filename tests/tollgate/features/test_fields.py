@@ -70,7 +70,7 @@ def test_longer_vocabulary_keeps_the_codes_it_had() -> None:
     assert codes(hashes, category("b", "a", "c")).tolist() == [1, 0, 2]
 
 
-def test_rows_without_a_field_are_told(tmp_path: Path) -> None:
+def test_rows_without_a_field_are_marked(tmp_path: Path) -> None:
     """Left out by the row, by all rows, or not in the vocabulary."""
     path = tmp_path / "features.yaml"
     path.write_text(SPEC)

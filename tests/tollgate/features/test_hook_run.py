@@ -241,7 +241,7 @@ def test_an_essential_feature_that_failed_is_missing(hooked: Hooked) -> None:
         assert bits == [Degraded.HOOK_FAILED | Degraded.ESSENTIAL_MISSING]
 
 
-def test_a_failure_is_told_once_without_what_was_in_the_row(
+def test_a_failure_is_logged_once_without_the_row(
     hooked: Hooked, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line when it begins, one when it has gone well for a thousand batches."""
@@ -280,7 +280,7 @@ def test_no_rows_are_no_call(hooked: Hooked) -> None:
     assert found.shape == (0, 7)
 
 
-def test_nothing_is_written_beside_a_hook(hooked: Hooked) -> None:
+def test_nothing_is_written_next_to_a_hook(hooked: Hooked) -> None:
     """No bytecode: what a release names by hash stays as it is."""
     path = hooked()
     spec = load_spec(path)

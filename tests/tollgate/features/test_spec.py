@@ -258,7 +258,7 @@ def test_same_file_has_the_same_hashes(folder: Path) -> None:
 def test_another_vector_changes_only_the_spec_hash(
     folder: Path, old: str, new: str
 ) -> None:
-    """What is kept per entity is the same, so its key prefix is too."""
+    """The stored values of an entity are the same, so its key prefix is too."""
     before, after = loaded(folder), loaded(folder, (old, new))
     assert after.spec_hash != before.spec_hash
     assert after.state_hash == before.state_hash

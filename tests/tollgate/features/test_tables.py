@@ -66,7 +66,7 @@ def newest(rows: TableRows, one: bytes, time_us: int, max_age_us: int) -> list[f
 def test_offline_and_packed_take_the_newest_row_by_then(
     seed: int, max_age_us: int
 ) -> None:
-    """Both against a loop over all rows, at the very moments and beside them."""
+    """Both against a loop over all rows, at the very moments and next to them."""
     draw = np.random.default_rng(seed)
     pairs = {
         (b"c%d" % draw.integers(9), int(draw.integers(1, 40))) for _ in range(SLOTS * 5)
@@ -92,7 +92,7 @@ def test_offline_and_packed_take_the_newest_row_by_then(
 
 
 def test_a_row_of_a_moment_that_is_there_takes_its_place_and_the_newest_stay() -> None:
-    """Six days of one id, one of them twice: four days are kept, the later number."""
+    """Six days of one id, one of them twice: four days are stored, the later number."""
     old = rows_of(*((b"a", day, float(day)) for day in range(1, 6)))
     new = rows_of((b"a", 4, 40.0), (b"a", 6, 6.0))
     (_, first), (_, second) = slots_of(old), slots_of(new)

@@ -197,7 +197,7 @@ def test_the_vector_by_hand(tmp_path: Path) -> None:
     history = history_of(rows, spec=spec, source="rows")
     nan = np.nan
     expected = [
-        # 100.126 is kept in its last of two decimals, 900.4 in whole numbers and cut.
+        # 100.126 is stored with two decimals, 900.4 as a whole number, truncated.
         [100.13, 500.0, 1.0, 500.0 / 100.13, 100.13 - 500.0],
         [nan, 20.0, 0.0, nan, -1.0],
         [50.0, nan, -1.0, nan, -1.0],
@@ -207,7 +207,7 @@ def test_the_vector_by_hand(tmp_path: Path) -> None:
 
 
 def test_a_file_needs_neither_ids_nor_times(tmp_path: Path) -> None:
-    """Rows are numbered and have one time; those that a file has are kept."""
+    """Rows are numbered and have one time; those that a file has stay."""
     spec = loaded(tmp_path, PLAIN)
     rows = pl.DataFrame({"income": [1.0, 2.0], "debt": [1, 2], "housing": ["own"] * 2})
     bare = history_of(rows, spec=spec, source="rows")

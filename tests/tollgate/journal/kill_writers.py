@@ -11,7 +11,7 @@ Redis in a third of the rounds, to be started again while a writer works. `--bus
 processes take the processors from them meanwhile. At last one writer drains what is
 left. Prints one JSON object: no acknowledged record may be lost,
 none may be there twice by writer and number, none may differ from what was handed
-over, and what is missing of each writer must be as many as its end tells.
+over, and what is missing of each writer must be as many as its end reports.
 """
 
 from __future__ import annotations
@@ -223,8 +223,8 @@ def judge(url: str, logs: Path, outages: set[str]) -> dict[str, object]:
         ]
         end = ends.get(path.name)
         # A kill may come between a record's number and the line in our log.
-        told = end is not None and 0 <= end.sequence - len(log.handed) <= BATCH_ROWS
-        untold += not told
+        reported = end is not None and 0 <= end.sequence - len(log.handed) <= BATCH_ROWS
+        untold += not reported
     return {
         "handed_over": handed,
         "acknowledged": acknowledged,

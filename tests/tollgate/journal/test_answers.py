@@ -44,7 +44,7 @@ def keys(first: int, count: int) -> list[bytes]:
 
 
 def test_each_answer_is_looked_at_once_when_its_window_is_over() -> None:
-    """Not before, in the order of their ends, and beside what is kept then."""
+    """Not before, in the order of their ends, and next to new decisions."""
     keeper = StoreCommands(window_s=WINDOW_S)
     old, new = made(0, 3), made(3, 1)
     start_us = int(old.decided_us.max())
@@ -83,7 +83,7 @@ def test_names_that_wait_take_so_much_memory_and_no_more() -> None:
     assert split(keeper(made(100, 1), over_us))[1] == keys(80, 20)
 
 
-def test_nothing_is_kept_for_no_window() -> None:
+def test_no_window_stores_nothing() -> None:
     """So nothing is looked at either."""
     keeper = StoreCommands(window_s=0)
     records = made(0, 3)
@@ -93,7 +93,7 @@ def test_nothing_is_kept_for_no_window() -> None:
 
 
 def test_a_look_removes_what_is_over_and_nothing_else(tmp_path: Path) -> None:
-    """A Redis that looks for nothing by itself; one answer was given anew since."""
+    """A Redis that looks for nothing by itself; one answer was stored again since."""
     keeper = StoreCommands(window_s=1)
     records = made(0, 3)
     with EmbeddedRedis(tmp_path) as server, redis.Redis.from_url(server.url) as store:
@@ -102,9 +102,9 @@ def test_a_look_removes_what_is_over_and_nothing_else(tmp_path: Path) -> None:
             store.execute_command(*command)
         time.sleep(1.2)
         assert store.dbsize() == 3
-        anew = keys(1, 1)[0]
-        store.set(anew, b"another", px=60_000)
+        replaced = keys(1, 1)[0]
+        store.set(replaced, b"another", px=60_000)
         over_us = int(records.decided_us.max()) + 1_000_000 + MARGIN_US
         for command in keeper(made(3, 0), over_us):
             store.execute_command(*command)
-        assert store.keys() == [anew]
+        assert store.keys() == [replaced]

@@ -1,4 +1,4 @@
-"""A decision step that is killed at work takes along what its numbers tell of."""
+"""A decision step that is killed at work loses records that its numbers reveal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.tollgate.journal.kill_steps import run
 
 
 @pytest.mark.slow
-def test_what_a_killed_step_took_with_it_is_told(tmp_path: Path) -> None:
+def test_records_lost_with_a_killed_step_are_reported(tmp_path: Path) -> None:
     """Its end is in the stream; what was answered and left no record is in the gap."""
     found = run(kills=1, seed=3, rows=4, folder=tmp_path)
     assert found["ends"] == found["kills"] == 1, found

@@ -8,7 +8,7 @@ from tests.tollgate.journal.kill_writers import run
 
 
 def test_no_acknowledged_record_is_lost_or_doubled(tmp_path: Path) -> None:
-    """Four writers are killed at work, and Redis; what is missing is told by number."""
+    """Four writers are killed at work, and Redis; numbers reveal missing records."""
     found = run(kills=4, seed=2, folder=tmp_path)
     assert found["redis_kills"], found
     assert found["acknowledged"], found

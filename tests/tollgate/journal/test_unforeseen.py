@@ -52,7 +52,7 @@ FOREIGN = [
 
 
 def no_commands(records: object, now_us: int) -> Sequence[Command]:
-    """Make no command beside a chunk; the chunk is read all the same."""
+    """Make no extra command for a chunk; the chunk is read all the same."""
     return ()
 
 

@@ -136,7 +136,7 @@ def test_what_redis_forgot_is_sent_again(tmp_path: Path) -> None:
 
 
 def test_the_next_writer_sends_what_one_left_on_disk(tmp_path: Path) -> None:
-    """A writer that ends while the stream is away loses nothing; its end is told."""
+    """A writer that ends while the stream is away loses nothing; its end is sent."""
     folder = tmp_path / "spool"
     first = writer_of("unix:///nowhere.sock", folder)
     first.append(rows_of(0, 50))
@@ -156,7 +156,7 @@ def test_the_next_writer_sends_what_one_left_on_disk(tmp_path: Path) -> None:
 
 
 def test_what_finds_no_room_is_counted_and_leaves_a_gap(tmp_path: Path) -> None:
-    """Without stream and disk, memory holds so many; numbers tell what is missing."""
+    """Without stream and disk, memory is bounded; gaps in the numbers reveal losses."""
     state = tmp_path / "redis"
     with EmbeddedRedis(state) as server:
         url = server.url
@@ -191,7 +191,7 @@ def test_a_full_stream_is_left_as_it_is(tmp_path: Path, url: str) -> None:
     assert writer.counts.dropped == 0
 
 
-def test_commands_beside_reach_the_store_whatever_the_stream_does(
+def test_extra_commands_reach_the_store_whatever_the_stream_does(
     tmp_path: Path,
 ) -> None:
     """Sent with a chunk at once, or when its records come out of the spool."""
@@ -228,7 +228,9 @@ time.sleep(60)
 
 
 @pytest.mark.parametrize("away", [True, False], ids=["to disk", "to the stream"])
-def test_what_a_killed_writer_took_with_it_is_told(tmp_path: Path, away: bool) -> None:
+def test_records_lost_with_a_killed_writer_are_reported(
+    tmp_path: Path, away: bool
+) -> None:
     """The rest of its records arrive, and its end says how many there should be."""
     state, folder = tmp_path / "redis", tmp_path / "spool"
     with EmbeddedRedis(state) as server:

@@ -143,7 +143,7 @@ def policies(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def finished(doc: dict[str, Any]) -> dict[str, Any]:
-    """Add the lists that are asked for, and a text for each code."""
+    """Add the lists that are used, and a text for each code."""
     asked = [one["when"] for one in (*doc["rules"], *doc["segments"])]
     doc["lists"] = [
         {"name": name, "of": "customer_id", "meaning": meaning}
@@ -207,7 +207,7 @@ def facts(table: Rows, policy_lists: list[str]) -> RowFacts:
     )
 
 
-def told(decided: PolicyDecisions, at: int) -> dict[str, Any]:
+def reported(decided: PolicyDecisions, at: int) -> dict[str, Any]:
     """Take one row of what was decided."""
     return {
         "decision": int(decided.decision[at]),
@@ -267,12 +267,12 @@ def test_columns_decide_as_rows_read_one_by_one(
         slow_decide(doc, row, chances=chances, event_time_us=at)
         for row, chances, at in table
     ]
-    np.testing.assert_equal([told(decided, at) for at in range(30)], wanted)
+    np.testing.assert_equal([reported(decided, at) for at in range(30)], wanted)
     for at in (0, 17):
         alone = decide(facts([table[at]], names), policy=policy)
-        np.testing.assert_equal(told(alone, 0), wanted[at])
+        np.testing.assert_equal(reported(alone, 0), wanted[at])
     back = decide(facts(table[::-1], names), policy=policy)
-    np.testing.assert_equal([told(back, at) for at in range(30)], wanted[::-1])
+    np.testing.assert_equal([reported(back, at) for at in range(30)], wanted[::-1])
 
 
 def check_refusal(exc: PolicyError, doc: dict[str, Any], table: Rows) -> None:
@@ -290,12 +290,12 @@ def check_refusal(exc: PolicyError, doc: dict[str, Any], table: Rows) -> None:
 
 def without_what_is_refused(doc: dict[str, Any], exc: PolicyError) -> dict[str, Any]:
     """Take the rule or the segment away that an error names."""
-    kept = {
+    unchanged = {
         part: [one for one in doc[part] if f"{part}.{one['name']}" not in exc.where]
         for part in ("rules", "segments")
     }
-    assert kept != {part: doc[part] for part in kept}, exc
-    return finished(doc | kept)
+    assert unchanged != {part: doc[part] for part in unchanged}, exc
+    return finished(doc | unchanged)
 
 
 def test_enough_of_each_kind_was_seen() -> None:

@@ -1,4 +1,4 @@
-"""A notice tells at most four specific reasons, and nobody is judged by what he is."""
+"""A notice has at most four specific reasons, and none is a protected attribute."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def compiled(
     return load_policy(folder / "policy.yaml", feature_names=names, **more)  # type: ignore[arg-type]
 
 
-def told(policy: Policy, codes: list[str], amounts: list[float]) -> list[str]:
-    """Say which codes are told."""
+def reported(policy: Policy, codes: list[str], amounts: list[float]) -> list[str]:
+    """Return the reported codes."""
     found = select_reasons(
         policy, codes, contributions=np.array(amounts), feature_names=NAMES
     )
@@ -55,7 +55,7 @@ def told(policy: Policy, codes: list[str], amounts: list[float]) -> list[str]:
         # Two features of one code count together, whatever each of them says.
         ([], [0.5, 0.9, -0.6, 0.1, 0, 0], "INCOME DEBTS TERM"),
         ([], [0.1, 0.9, -1.0, 0, 0, 0], "INCOME"),
-        # A rule that held comes first, and is told once.
+        # A rule that held comes first, and is reported once.
         (["SCORE_DECLINE", "LATE"], [0.5, 0, 0, 0, 0.9, 0.1], "LATE INCOME HOME"),
         ([], [0, 0, 0, 0, 0, 0], ""),
     ],
@@ -64,11 +64,11 @@ def test_principal_reasons(
     tmp_path: Path, codes: list[str], amounts: list[float], wanted: str
 ) -> None:
     """By what each code added to the score."""
-    assert told(compiled(tmp_path, POLICY), codes, amounts) == wanted.split()
+    assert reported(compiled(tmp_path, POLICY), codes, amounts) == wanted.split()
 
 
-def test_a_policy_may_tell_fewer(tmp_path: Path) -> None:
-    """`most` is the bound; the sum and the largest feature of a code are kept."""
+def test_a_policy_may_report_fewer(tmp_path: Path) -> None:
+    """`most` is the bound; the sum and the largest feature of a code stay."""
     policy = compiled(tmp_path, POLICY.replace("most: 4", "most: 2"))
     found = select_reasons(
         policy,
@@ -121,12 +121,12 @@ def test_an_id_may_not_be_sensitive_either(tmp_path: Path) -> None:
         compiled(tmp_path, POLICY, id_names=("transaction_id", "sex"))
 
 
-def test_without_a_notice_reasons_are_told_as_before(tmp_path: Path) -> None:
+def test_without_a_notice_all_reasons_are_reported(tmp_path: Path) -> None:
     """Codes of the answer first, each feature by itself."""
     text = POLICY.replace("notice: {most: 4, never: [SCORE_DECLINE, SCORE_REVIEW]}", "")
     policy = compiled(tmp_path, text)
     assert policy.notice is None
-    assert told(policy, ["SCORE_DECLINE"], [0.1, 0.9, -1.0, 0, 0, 0]) == [
+    assert reported(policy, ["SCORE_DECLINE"], [0.1, 0.9, -1.0, 0, 0, 0]) == [
         "SCORE_DECLINE",
         "DEBTS",
         "INCOME",

@@ -1,4 +1,4 @@
-"""A person is told at most four reasons, none twice, always in the same order."""
+"""A person gets at most four reasons, none twice, always in the same order."""
 
 from __future__ import annotations
 
@@ -44,35 +44,35 @@ def policy(tmp_path: Path) -> Policy:
         ([], [np.nan, 0.1, 0, 0, 0], "AMOUNT"),
     ],
 )
-def test_told_codes(
+def test_select_codes(
     policy: Policy, codes: list[str], contributions: list[float], wanted: str
 ) -> None:
     """The answer's first, then features by how much they raised the score."""
-    told = select_codes(
+    reported = select_codes(
         policy, codes, contributions=np.array(contributions), feature_names=NAMES
     )
-    assert told == tuple(wanted.split())
+    assert reported == tuple(wanted.split())
 
 
-def test_a_text_is_told_once(tmp_path: Path) -> None:
+def test_a_text_is_reported_once(tmp_path: Path) -> None:
     """Two codes that say the same are one reason to a person."""
     (tmp_path / "policy.yaml").write_text(POLICY.replace("PACE: p", "PACE: a"))
     policy = load_policy(tmp_path / "policy.yaml", feature_names=NAMES)
-    told = select_reasons(
+    reported = select_reasons(
         policy,
         ["SCORE_REVIEW"],
         contributions=np.array([0.3, 0.1, 0.2, 0.05, 0.9]),
         feature_names=NAMES,
     )
-    assert [(one.code, one.text, one.feature) for one in told] == [
+    assert [(one.code, one.text, one.feature) for one in reported] == [
         ("SCORE_REVIEW", "r", ""),
         ("AMOUNT", "a", "amount"),
         ("RISK", "k", "risk"),
     ]
-    assert [one.contribution for one in told[1:]] == [0.3, 0.05]
+    assert [one.contribution for one in reported[1:]] == [0.3, 0.05]
 
 
-def test_a_policy_without_a_mapping_tells_features(tmp_path: Path) -> None:
+def test_a_policy_without_a_mapping_reports_features(tmp_path: Path) -> None:
     """By the texts that are handed in; a policy that maps some tells only those."""
     lines = [one for one in POLICY.splitlines() if "contributions" not in one]
     text = "\n".join(lines).replace("AMOUNT: a, PACE: p,\n  RISK: k", "X: x")
@@ -80,12 +80,12 @@ def test_a_policy_without_a_mapping_tells_features(tmp_path: Path) -> None:
     texts = {name: f"the {name}" for name in NAMES}
     (tmp_path / "policy.yaml").write_text(text.replace(", X: x", ""))
     plain = load_policy(tmp_path / "policy.yaml", feature_names=NAMES)
-    told = select_reasons(
+    reported = select_reasons(
         plain,
         [],
         contributions=contributions,
         feature_names=NAMES,
         feature_texts=texts,
     )
-    assert [one.text for one in told] == ["the calm", "the amount", "the pace"]
-    assert [one.code for one in told] == ["calm", "amount", "pace"]
+    assert [one.text for one in reported] == ["the calm", "the amount", "the pace"]
+    assert [one.code for one in reported] == ["calm", "amount", "pace"]

@@ -118,7 +118,7 @@ def test_a_store_that_is_away_costs_nothing(
     assert values(redis_client) == wanted
 
 
-def test_what_can_never_be_applied_is_kept_with_the_reason(
+def test_events_that_cannot_be_applied_are_dead_letters_with_reasons(
     tmp_path: Path,
     spec: FeatureSpec,
     spec_path: Path,

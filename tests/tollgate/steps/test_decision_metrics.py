@@ -56,7 +56,7 @@ PB = SimpleNamespace(MetricFamily=Page)
 
 
 def value(name: str, **labels: str) -> float:
-    """Read the one value that has these labels, beside the product's."""
+    """Read the one value that has these labels, besides those of the product's."""
     (found,) = [
         number
         for (family, named), number in Page.values.items()
@@ -125,12 +125,12 @@ def test_each_decision_is_counted_by_release_outcome_and_source(
         began_us=NOW_US + 9_000,
     )
     metrics.close()  # its thread exports, too
-    told = {
+    reported = {
         tuple(dict(named)[key] for key in ("release", "outcome", "source")): number
         for (name, named), number in Page.values.items()
         if name == "tollgate_decisions_total" and number
     }
-    assert told == {
+    assert reported == {
         ("one", "approve", "store"): 1,
         ("two", "decline", "store"): 1,
         ("one", "review", "last_known"): 1,
@@ -164,7 +164,7 @@ def test_dry_bad_repeated_and_foreign_rows_are_no_decisions(
     assert value("tollgate_score_count", release="one") == 1
 
 
-def test_times_are_told_in_buckets_as_prometheus_has_them(
+def test_times_are_exported_in_the_buckets_of_prometheus(
     metrics: DecisionMetrics,
 ) -> None:
     """1.5 ms of features, 7.5 until the decision step; the buckets are cumulative."""
@@ -196,7 +196,7 @@ def test_times_are_told_in_buckets_as_prometheus_has_them(
 
 
 def test_log_odds_are_those_of_the_scores(metrics: DecisionMetrics) -> None:
-    """ln(s / (1 - s)) above that of a millionth, where scores of 0 are kept, too."""
+    """ln(s / (1 - s)) above that of a millionth, where scores of 0 count, too."""
     scores = [0.5, 0.9, 0.0]
     metrics.batch(
         context(3),
@@ -231,8 +231,8 @@ def test_everything_a_rate_needs_is_there_before_the_first_row(
     assert Page.messages == []
 
 
-def test_the_thread_tells_without_being_asked(metrics: DecisionMetrics) -> None:
-    """The last rows before a pause are told, too."""
+def test_the_thread_exports_by_itself(metrics: DecisionMetrics) -> None:
+    """The last rows before a pause are exported, too."""
     metrics.batch(
         context(1), decided([APPROVE], [0.5], [0]), chosen=None, began_us=NOW_US
     )
@@ -264,7 +264,7 @@ def test_work_that_fails_is_tried_again(caplog: pytest.LogCaptureFixture) -> Non
     assert words not in message
 
 
-def test_a_counter_is_told_what_it_rose_by() -> None:
+def test_a_counter_is_exported_as_its_increment() -> None:
     """Several additions are one message; nothing new is none."""
     counters = MetricBuffer(
         PB, counters={"n": "A number"}, histograms={}, labels={"product": "p"}

@@ -50,11 +50,11 @@ def open_pipeline(
 
 
 def wait_for(client: redis.Redis, *names: str) -> None:
-    """Wait until decisions are kept: the journal's thread does it."""
+    """Wait until decisions are stored: the journal's thread does it."""
     until_s = time.monotonic() + PATIENCE_S
     keys = [stored_decision_key("fraud", name.encode()) for name in names]
     while client.exists(*keys) < len(keys):
-        assert time.monotonic() < until_s, "a decision was not kept"
+        assert time.monotonic() < until_s, "a decision was not stored"
         time.sleep(0.002)
 
 
@@ -75,7 +75,7 @@ def test_same_id_twice_is_the_same_answer_to_the_bit(
 def test_it_holds_under_another_policy_and_release(
     open_pipeline: Open, redis_client: redis.Redis, directories: tuple[Path, Path]
 ) -> None:
-    """The stored decision, score, codes, bits and release; new ids are decided anew."""
+    """The stored decision, score, codes, bits and release; new ids are decided."""
     (first,) = open_pipeline().answer(AGAIN)
     wait_for(redis_client, "t1", "t2")
     policy = directories[1] / "policy.yaml"
@@ -131,7 +131,7 @@ def test_twins_of_one_batch_agree_or_conflict(open_pipeline: Open) -> None:
 def test_concurrent_twins_are_answered_alike(
     open_pipeline: Open, redis_client: redis.Redis
 ) -> None:
-    """Neither finds a decision of the other, and the first one's is kept."""
+    """Neither finds a decision of the other, and the first one is stored."""
     one, other = open_pipeline(), open_pipeline(release="fraud-2")
     context = one.contexts(AGAIN)
     assert not context["earlier_length"].any()
@@ -150,7 +150,7 @@ def test_concurrent_twins_are_answered_alike(
 def test_a_dry_run_reads_decisions_and_keeps_none(
     open_pipeline: Open, redis_client: redis.Redis
 ) -> None:
-    """It answers as if; the real run is the first to be kept."""
+    """It answers as if; the real run is the first to be stored."""
     pipeline = open_pipeline(parameters={"dry_share_ms": "0"})
     dry = request(bought("t1"), dry_run=True)
     (first,) = pipeline.answer(dry)
@@ -172,11 +172,11 @@ def test_a_dry_run_reads_decisions_and_keeps_none(
     assert answer != first[0]
 
 
-def test_who_writes_the_store_can_forge_a_kept_decision(
+def test_a_writer_of_the_store_can_forge_a_stored_decision(
     open_pipeline: Open, redis_client: redis.Redis
 ) -> None:
     """
-    The limit of trust in the store: a kept decision has a checksum and no signature.
+    The limit of trust in the store: a stored decision has a checksum and no signature.
 
     It stands for its own content alone: for another amount it is a conflict.
     """
@@ -197,7 +197,7 @@ def test_who_writes_the_store_can_forge_a_kept_decision(
 def test_a_damaged_record_is_none(
     open_pipeline: Open, redis_client: redis.Redis
 ) -> None:
-    """It is never decoded: the row is decided anew, and says that it was not read."""
+    """It is never decoded: the row is decided again, and says that it was not read."""
     pipeline = open_pipeline(journal_url="")
     (fresh,) = pipeline.answer(request(bought("t1")))
     good = pack_stored_decision(
@@ -233,7 +233,7 @@ def test_alone_or_in_a_batch_it_is_the_same(
 def test_without_a_store_rows_are_decided_and_say_so(
     open_pipeline: Open, monkeypatch: pytest.MonkeyPatch, directories: tuple[Path, Path]
 ) -> None:
-    """No conflict can be seen then; the bit tells."""
+    """No conflict can be seen then; the bit reports it."""
     use(monkeypatch, store_url="", journal_url="")
     pipeline = Pipeline(*directories)
     for amount in (12.5, 13.5):

@@ -48,7 +48,7 @@ class Family:
     """A metric family that remembers, in the place of Triton's."""
 
     COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
-    told: ClassVar[dict[str, float]] = {}
+    reported: ClassVar[dict[str, float]] = {}
 
     def __init__(self, *, name: str, description: str, kind: str) -> None:
         self.name = name
@@ -58,33 +58,33 @@ class Family:
     ) -> Told:
         """Make one metric."""
         rest = {key: value for key, value in labels.items() if key not in OF_ALL}
-        return Told(" ".join([self.name, *rest.values()]), self.told)
+        return Told(" ".join([self.name, *rest.values()]), self.reported)
 
 
 OF_ALL = ("product", "model", "version")
 
 
 class Told:
-    """One metric: the sum of what it was told, or the last value."""
+    """One metric: the sum of its increments, or the last value."""
 
-    def __init__(self, name: str, told: dict[str, float]) -> None:
+    def __init__(self, name: str, reported: dict[str, float]) -> None:
         self.name = name
-        self.told = told
-        told[name] = 0
+        self.reported = reported
+        reported[name] = 0
 
     def increment(self, by: float) -> None:
         """Raise a counter."""
         assert by >= 0
-        self.told[self.name] += by
+        self.reported[self.name] += by
 
     def set(self, value: float) -> None:
         """Set a gauge."""
-        self.told[self.name] = value
+        self.reported[self.name] = value
 
     def observe(self, value: float) -> None:
         """Count what a histogram sees."""
         assert value >= 0
-        self.told[self.name] += 1
+        self.reported[self.name] += 1
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def applied(step: FeatureStep, transaction_id: bytes) -> tuple[int, int]:
     return int(context["applied"]), int(context["degraded"])
 
 
-def test_applied_tells_what_is_known_of_the_store(
+def test_applied_reports_the_outcome_in_the_store(
     server: EmbeddedRedis, spec_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """
@@ -167,31 +167,31 @@ def test_metrics_say_what_happened(
     server: EmbeddedRedis, spec_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Calls by outcome, rows by bit, look-ups by found, by hand."""
-    told = Family.told
-    told.clear()
+    reported = Family.reported
+    reported.clear()
     with server:
         step = step_over(server.url, spec_path=spec_path, monkeypatch=monkeypatch)
         bits = applied(step, b"1")[1]
         step._metrics.batch(np.array([bits, 0], np.uint32))
-        step._metrics.close()  # it tells what is left
-    assert told["tollgate_store_calls_total answered"] == 1
-    assert told["tollgate_store_call_seconds_count"] == 1
-    assert told["tollgate_store_call_seconds_bucket +Inf"] == 1
-    assert 0 < told["tollgate_store_call_seconds_sum"] < 5
-    assert told["tollgate_degraded_rows_total COLD_START"] == 1
-    assert told["tollgate_store_breaker_state"] == 0
-    assert told["tollgate_feed_watermark_seconds purchases"] == NOW_US / 1e6
+        step._metrics.close()  # it exports the rest
+    assert reported["tollgate_store_calls_total answered"] == 1
+    assert reported["tollgate_store_call_seconds_count"] == 1
+    assert reported["tollgate_store_call_seconds_bucket +Inf"] == 1
+    assert 0 < reported["tollgate_store_call_seconds_sum"] < 5
+    assert reported["tollgate_degraded_rows_total COLD_START"] == 1
+    assert reported["tollgate_store_breaker_state"] == 0
+    assert reported["tollgate_feed_watermark_seconds purchases"] == NOW_US / 1e6
     for number in range(5):  # as many failures as open the breaker
         bits = applied(step, b"%d" % (2 + number))[1]
         step._metrics.batch(np.array([bits], np.uint32))
     step._metrics.export()
-    assert told["tollgate_last_known_bytes"] > 0
-    assert told["tollgate_store_breaker_state"] == 2
-    assert told["tollgate_store_breaker_opened_total"] == 1
-    assert told["tollgate_store_calls_total failed"] == 5
-    assert told["tollgate_degraded_rows_total LAST_KNOWN_VECTOR"] == 5
-    assert told["tollgate_last_known_values_total yes"] == 10
-    assert told["tollgate_spool_rows_total no"] == 5
+    assert reported["tollgate_last_known_bytes"] > 0
+    assert reported["tollgate_store_breaker_state"] == 2
+    assert reported["tollgate_store_breaker_opened_total"] == 1
+    assert reported["tollgate_store_calls_total failed"] == 5
+    assert reported["tollgate_degraded_rows_total LAST_KNOWN_VECTOR"] == 5
+    assert reported["tollgate_last_known_values_total yes"] == 10
+    assert reported["tollgate_spool_rows_total no"] == 5
     step.finalize()
 
 
@@ -279,10 +279,10 @@ def test_a_table_that_was_loaded_is_in_the_vector_and_its_hit_rate_on_the_page(
         valid_us=np.array([0]),
         values=np.array([[0.25]]),
     )
-    told = Family.told
+    reported = Family.reported
     with server:
         for loaded, degraded in ((False, Degraded.TABLE_MISSING), (True, 0)):
-            told.clear()
+            reported.clear()
             if loaded:
                 store = RedisStore(server.url, deadline_s=5.0)
                 load_table(spec, spec.tables[0], rows, store)
@@ -294,9 +294,9 @@ def test_a_table_that_was_loaded_is_in_the_vector_and_its_hit_rate_on_the_page(
             step._metrics.batch(np.array([bits], np.uint32))
             step.finalize()
             family = "tollgate_table_values_total"
-            assert told[f"{family} memory"] == (2 if loaded else 1)
-            assert told.get(f"{family} absent", 0) == (0 if loaded else 1)
-            assert told["tollgate_table_bytes"] > 0
+            assert reported[f"{family} memory"] == (2 if loaded else 1)
+            assert reported.get(f"{family} absent", 0) == (0 if loaded else 1)
+            assert reported["tollgate_table_bytes"] > 0
 
 
 HOOK = """\
@@ -324,8 +324,8 @@ def test_a_row_that_its_hook_fails_for_is_scored_marked_and_counted(
     path = folder / "features.yaml"
     feature = "  - {name: odd, hook: odd, default: -7}\nhook: hook.py\n"
     path.write_text(f"{spec_path.read_text().rstrip()}\n{feature}")
-    told = Family.told
-    told.clear()
+    reported = Family.reported
+    reported.clear()
     with server:
         step = step_over(server.url, spec_path=path, monkeypatch=monkeypatch)
         for late_us, number, failed in ((0, -7, True), (1, 2, False)):
@@ -335,7 +335,7 @@ def test_a_row_that_its_hook_fails_for_is_scored_marked_and_counted(
             assert bool(bits & Degraded.HOOK_FAILED) is failed
             step._metrics.batch(np.array([bits], np.uint32))
         step.finalize()
-        assert told["tollgate_degraded_rows_total HOOK_FAILED"] == 1
+        assert reported["tollgate_degraded_rows_total HOOK_FAILED"] == 1
         path.with_name("hook.py").write_text(HOOK.replace("9, 0", "0, 9"))
         with pytest.raises(HookError, match="line 8: IndexError"):
             step_over(server.url, spec_path=path, monkeypatch=monkeypatch)

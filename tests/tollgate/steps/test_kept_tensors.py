@@ -28,19 +28,19 @@ def said(responses: list[Response], name: str) -> list[Any]:
 
 
 @pytest.fixture
-def kept() -> TensorCache:
-    """One that keeps two tensors of two outputs."""
+def cache() -> TensorCache:
+    """Cache two tensors of two outputs."""
     return TensorCache(stand_in(), names=("decision",), empty=("error",), most=2)
 
 
-def test_what_is_said_again_is_the_same_tensor(kept: TensorCache) -> None:
+def test_what_is_said_again_is_the_same_tensor(cache: TensorCache) -> None:
     """In one batch and in the next; each answer has its own values all the same."""
     outputs = {
         "decision": column(b"approve", b"decline", b"approve"),
         "score": column(0.1, 0.9, 0.2, kind=np.float32),
     }
-    first = kept.respond(outputs, [0, 1, 2, 3])
-    again = kept.respond({"decision": column(b"approve")}, [0, 1])
+    first = cache.respond(outputs, [0, 1, 2, 3])
+    again = cache.respond({"decision": column(b"approve")}, [0, 1])
     tensors = said(first, "decision")
     assert [one.array.tolist() for one in tensors] == [
         [[b"approve"]],
@@ -52,28 +52,28 @@ def test_what_is_said_again_is_the_same_tensor(kept: TensorCache) -> None:
     assert scores[:, 0].tolist() == pytest.approx([0.1, 0.9, 0.2])
 
 
-def test_requests_of_several_rows_share_what_is_all_alike(kept: TensorCache) -> None:
+def test_requests_of_several_rows_share_what_is_all_alike(cache: TensorCache) -> None:
     """By number of rows; one with two values is made for itself."""
     outputs = {"decision": column(b"a", b"a", b"a", b"a", b"b", b"a")}
-    one, two, mixed, alone = said(kept.respond(outputs, [0, 2, 3, 5, 6]), "decision")
+    one, two, mixed, alone = said(cache.respond(outputs, [0, 2, 3, 5, 6]), "decision")
     assert one.array.tolist() == [[b"a"], [b"a"]]
     assert mixed.array.tolist() == [[b"a"], [b"b"]]
     assert two is alone
     assert two.array.tolist() == [[b"a"]]
-    later = said(kept.respond({"decision": column(b"a", b"a")}, [0, 2]), "decision")
+    later = said(cache.respond({"decision": column(b"a", b"a")}, [0, 2]), "decision")
     assert later == [one]
 
 
-def test_nothing_of_a_row_is_kept(kept: TensorCache) -> None:
+def test_values_of_a_row_are_not_cached(cache: TensorCache) -> None:
     """Of errors only that there is none; and of anything so many and no more."""
     outputs = {"error": column(b"amount: -1 is negative", b"")}
-    first = said(kept.respond(outputs, [0, 1, 2]), "error")
-    again = said(kept.respond(outputs, [0, 1, 2]), "error")
+    first = said(cache.respond(outputs, [0, 1, 2]), "error")
+    again = said(cache.respond(outputs, [0, 1, 2]), "error")
     assert first[0] is not again[0]
     assert first[1] is again[1]
     many = {"decision": column(b"a", b"b", b"c")}
-    first = said(kept.respond(many, [0, 1, 2, 3]), "decision")
-    again = said(kept.respond(many, [0, 1, 2, 3]), "decision")
+    first = said(cache.respond(many, [0, 1, 2, 3]), "decision")
+    again = said(cache.respond(many, [0, 1, 2, 3]), "decision")
     assert [one is two for one, two in zip(first, again, strict=True)] == [
         True,
         False,
@@ -82,10 +82,10 @@ def test_nothing_of_a_row_is_kept(kept: TensorCache) -> None:
     assert [one.array.tolist() for one in again] == [[[b"a"]], [[b"b"]], [[b"c"]]]
 
 
-def test_what_is_kept_is_nobodys_else(kept: TensorCache) -> None:
+def test_a_cached_tensor_owns_its_memory(cache: TensorCache) -> None:
     """A batch that is written over later does not change it."""
     values = column(b"approve")
-    kept.respond({"decision": values}, [0, 1])
+    cache.respond({"decision": values}, [0, 1])
     values[:] = b"decline"
-    (again,) = said(kept.respond({"decision": column(b"approve")}, [0, 1]), "decision")
+    (again,) = said(cache.respond({"decision": column(b"approve")}, [0, 1]), "decision")
     assert again.array.tolist() == [[b"approve"]]

@@ -69,7 +69,7 @@ def rows(name: str, count: int, **changes: object) -> dict[str, object]:
 
 
 def bits(answer: Decisions) -> tuple[object, ...]:
-    """All that a caller is told, bit for bit."""
+    """All that a caller receives, bit for bit."""
     return (
         *(answer.decision.tolist(), answer.score.tobytes(), answer.reason_codes),
         *(answer.degraded.tolist(), answer.error.tolist()),
@@ -77,7 +77,7 @@ def bits(answer: Decisions) -> tuple[object, ...]:
     )
 
 
-def wait_until_kept(served: Embedded, name: str, count: int) -> None:
+def wait_until_stored(served: Embedded, name: str, count: int) -> None:
     """Wait for the journal's thread."""
     keys = [
         stored_decision_key("fraud", b"%b%d" % (name.encode(), at))
@@ -86,7 +86,7 @@ def wait_until_kept(served: Embedded, name: str, count: int) -> None:
     until_s = time.monotonic() + PATIENCE_S
     with redis.Redis.from_url(served.store_url) as store:
         while store.exists(*keys) < count:
-            assert time.monotonic() < until_s, "decisions are not kept"
+            assert time.monotonic() < until_s, "decisions are not stored"
             time.sleep(0.005)
         left_ms = store.pttl(keys[0])
     assert 500_000 < left_ms <= 600_000
@@ -97,7 +97,7 @@ def test_again_is_the_same_whatever_happened_since(
 ) -> None:
     """Other events, a release of another name: every bit of the first answer."""
     first = client.decide(rows("a", 9))
-    wait_until_kept(served, "a", 9)
+    wait_until_stored(served, "a", 9)
     before = {"event_time": [NOW_US - 9 + row for row in range(9)]}
     client.decide(
         rows("a", 9, transaction_id=[f"x{row}" for row in range(9)], **before)
@@ -113,7 +113,7 @@ def test_again_is_the_same_whatever_happened_since(
 def test_a_changed_amount_is_a_conflict(served: Embedded, client: Client) -> None:
     """That row's; when there is no other, the request's."""
     client.decide(rows("d", 2))
-    wait_until_kept(served, "d", 2)
+    wait_until_stored(served, "d", 2)
     mixed = client.decide(rows("d", 3, amount=[10.0, 11.0, 12.0]))
     words = 'transaction_id: "d1": conflict: was decided with other content'
     assert mixed.error.tolist() == ["", words, ""]
@@ -125,7 +125,7 @@ def test_a_changed_amount_is_a_conflict(served: Embedded, client: Client) -> Non
 def test_a_card_on_a_list_is_declined_at_its_next_purchase(
     served: Embedded, client: Client
 ) -> None:
-    """On a repository that was never loaded before: what a step was told stays told."""
+    """On a repository that was never loaded before: parameters of a step stay."""
     with redis.Redis.from_url(served.store_url) as store:
         store.sadd("tollgate:fraud:list:stolen_cards", "lc1")
     on = client.decide(rows("l", 2))

@@ -58,7 +58,7 @@ class Served(msgspec.Struct):
     spec: FeatureSpec
     frame: pl.DataFrame
     answers: Decisions
-    told: dict[str, ExplainedRecord]
+    reported: dict[str, ExplainedRecord]
     printed: str
     refused: str
 
@@ -89,7 +89,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
             for decision in ("decline", "review", "approve")
             for at in np.flatnonzero(answers.decision == decision)[:15]
         ]
-        told = {
+        reported = {
             one: explanation(one, server.store_url, spec, repository) for one in chosen
         }
         options = ["--product", "credit", "--state", str(state)]
@@ -98,7 +98,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
         assert printed.exit_code == 0, printed.output
         refused = CliRunner().invoke(app, ["explain", chosen[-1], *options])
     return Served(
-        repository, spec, asked, answers, told, printed.output, str(refused.exception)
+        repository,
+        spec,
+        asked,
+        answers,
+        reported,
+        printed.output,
+        str(refused.exception),
     )
 
 
@@ -194,10 +200,12 @@ def test_decisions_follow_thresholds_segment_and_rules(served: Served) -> None:
     assert {*served.answers.decision.tolist()} == {*names}
 
 
-def test_a_notice_tells_at_most_four_principal_reasons_in_order(served: Served) -> None:
+def test_a_notice_reports_at_most_four_principal_reasons_in_order(
+    served: Served,
+) -> None:
     """The codes that raised the score most, with the policy's texts; no score."""
     raw = read_document(served.repository / "credit_decision/1/policy.yaml").raw
-    for name, one in served.told.items():
+    for name, one in served.reported.items():
         if one.decision == "approve":
             with pytest.raises(JournalError, match="was approved: no reasons are owed"):
                 notice_text(one, application=name)
@@ -219,7 +227,7 @@ def test_a_notice_tells_at_most_four_principal_reasons_in_order(served: Served) 
 
 def test_explain_prints_the_notice_of_one_application(served: Served) -> None:
     """The same text; of an approved one it says that none is owed."""
-    name, one = next(iter(served.told.items()))
+    name, one = next(iter(served.reported.items()))
     assert served.printed == notice_text(one, application=name) + "\n"
     assert "Your application was declined." in served.printed
     assert "no reasons are owed" in served.refused

@@ -147,7 +147,7 @@ def test_dry_runs_and_bad_rows_leave_no_record(
 def test_who_asks_again_is_answered_again_and_journalled_once(
     served: Embedded, client: Client
 ) -> None:
-    """The answer is kept beside the record."""
+    """The decision is stored next to the record."""
     first = client.decide(purchases("again", 3))
     records(served, rows=3)
     again = client.decide(purchases("again", 3))
@@ -179,7 +179,7 @@ def test_prometheus_hears_of_it(served: Embedded, client: Client) -> None:
 
 
 def test_a_server_that_stops_leaves_nothing_behind(tmp_path: Path) -> None:
-    """Records of the last moment are written, and the end of their numbers told."""
+    """Records of the last moment are written, and the end of the writer is reported."""
     with serve(REPOSITORY, state=tmp_path) as server:
         with Client(server.grpc_url, timeout_s=20) as client:
             client.decide(purchases("last", 6))
@@ -203,7 +203,7 @@ def stub_of(pid: int, model: str) -> int:
 
 
 def test_what_a_killed_step_took_with_it_shows(tmp_path: Path) -> None:
-    """The next step tells how many numbers the killed one had given out."""
+    """The next step reports how many numbers the killed one had given out."""
     with serve(REPOSITORY, state=tmp_path) as server:
         stub = stub_of(server.triton.pid, "fraud_decision")
         with Client(server.grpc_url, timeout_s=20) as client:

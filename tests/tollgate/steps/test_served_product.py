@@ -296,7 +296,7 @@ def test_a_dead_store_costs_quality_and_no_answer(
     Redis is killed: every row is answered, says so, and follows the policy.
 
     Entities that were seen before give their last known values, others defaults; and
-    the server's own metrics tell the same.
+    the server's own metrics report the same.
     """
     amounts = {"amount": [20.0, 250.0, 9.0]}
     new = {"customer_id": ["n1", "n2", "n3"], "terminal_id": ["n4", "n5", "n6"]}
@@ -311,7 +311,7 @@ def test_a_dead_store_costs_quality_and_no_answer(
                 client.decide(rows(3))
             until_s = time.monotonic() + 600
             while value_of(text := metrics_of(server), BREAKER) != 2:
-                assert time.monotonic() < until_s, "told each second"
+                assert time.monotonic() < until_s, "exported each second"
                 time.sleep(0.1)
     assert known.error.tolist() + answer.error.tolist() == [""] * 6
     assert [bit & Degraded.LAST_KNOWN_VECTOR for bit in known.degraded] == [2] * 3
@@ -349,13 +349,15 @@ def test_the_metrics_of_the_papers_are_on_the_page(
 ) -> None:
     """Each family of docs/reliability.md is there."""
     client.decide(rows(3))
-    time.sleep(1.5)  # they are told once a second
+    time.sleep(1.5)  # they are exported once a second
     client.decide(rows(3))
     text = metrics_of(served)
-    told = set(re.findall(r"^# HELP (tollgate_\w+) ", text, re.MULTILINE))
-    told |= {name.removesuffix("_count") for name in told}  # histograms, by their parts
+    reported = set(re.findall(r"^# HELP (tollgate_\w+) ", text, re.MULTILINE))
+    reported |= {
+        name.removesuffix("_count") for name in reported
+    }  # histograms, by their parts
     paper = (REPOSITORY.parent / "docs/reliability.md").read_text()
-    assert told >= set(re.findall(r"^\| `(tollgate_\w+)` \|", paper, re.MULTILINE))
+    assert reported >= set(re.findall(r"^\| `(tollgate_\w+)` \|", paper, re.MULTILINE))
     for name in ("calls_total", "call_seconds_count", "breaker_state"):
         assert f"tollgate_store_{name}{{" in text
     assert value_of(text, "tollgate_feed_watermark_seconds", "purchases") == (

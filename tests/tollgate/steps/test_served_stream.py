@@ -90,7 +90,7 @@ def until(done: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def test_a_served_product_tells_when_its_stream_is_behind(
+def test_a_served_product_reports_that_its_stream_is_behind(
     served: Embedded, repository: Path, tmp_path: Path
 ) -> None:
     """

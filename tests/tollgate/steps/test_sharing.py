@@ -187,7 +187,7 @@ def test_without_entities_a_row_of_the_same_id_ends_it() -> None:
 
 
 def test_it_lasts_for_its_life_and_no_longer() -> None:
-    """From when it was read, however often it is asked for."""
+    """From when it was read, however often it is requested."""
     now = [100.0]
     share, store = DryShare(1.0, clock=lambda: now[0]), Store()
     assert look_up(share, store, 1) == 1

@@ -1,4 +1,4 @@
-"""Which rows the decision step journals, and what it tells Prometheus."""
+"""Which rows the decision step journals, and what it exports to Prometheus."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def decided_of(rows: int) -> PolicyDecisions:
     )
 
 
-def kept(context: np.ndarray, folder: Path) -> list[Records]:
+def journaled(context: np.ndarray, folder: Path) -> list[Records]:
     """Journal rows, then spoil all memory they came in; what the stream has."""
     rows = len(context)
     decided = decided_of(rows)
@@ -80,7 +80,7 @@ def kept(context: np.ndarray, folder: Path) -> list[Records]:
 
 def test_memory_of_triton_is_copied(tmp_path: Path) -> None:
     """What Triton does to a tensor after the answer changes no record."""
-    (chunk,) = kept(context_of(5), tmp_path)
+    (chunk,) = journaled(context_of(5), tmp_path)
     assert chunk.transaction_id == [b"t%03d" % row for row in range(5)]
     assert chunk.features[:, 2].tolist() == [0, 1, 2, 3, 4]
     assert chunk.probabilities.tolist() == [[1, 1]] * 5
@@ -94,20 +94,20 @@ def test_rows_apart_leave_no_record(tmp_path: Path, field: str, value: int) -> N
     """Shown only, not decided, decided before, or refused; the others keep theirs."""
     context = context_of(6)
     context[field][[1, 4]] = value
-    (chunk,) = kept(context, tmp_path / "some")
+    (chunk,) = journaled(context, tmp_path / "some")
     assert chunk.transaction_id == [b"t000", b"t002", b"t003", b"t005"]
     assert chunk.score.tolist() == [0, 2, 3, 5]
     assert chunk.rules.tolist() == [0, 2, 3, 5]
     assert chunk.features[:, 0].tolist() == [0, 2, 3, 5]
     context = context_of(2)
     context[field] = value
-    assert kept(context, tmp_path / "none") == []
+    assert journaled(context, tmp_path / "none") == []
 
 
 def test_without_an_address_there_is_no_journal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The step starts and decides; its log says that nothing is kept."""
+    """The step starts and decides; its log says that nothing is recorded."""
     monkeypatch.delenv(JOURNAL_URL_VARIABLE, raising=False)
     assert open_journal(None, HEADING, window_s=600, labels={}) is None
 
@@ -116,7 +116,7 @@ class Family:
     """A metric family that remembers, in the place of Triton's."""
 
     COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
-    told: ClassVar[dict[str, list[float]]] = {}
+    reported: ClassVar[dict[str, list[float]]] = {}
 
     def __init__(self, *, name: str, description: str, kind: str) -> None:
         self.name = name
@@ -125,26 +125,26 @@ class Family:
         self, *, labels: dict[str, str], buckets: list[float] | None = None
     ) -> SimpleNamespace:
         """Make one metric."""
-        told = self.told.setdefault(" ".join([self.name, *labels.values()]), [])
+        reported = self.reported.setdefault(" ".join([self.name, *labels.values()]), [])
         return SimpleNamespace(
-            increment=told.append, set=told.append, observe=told.append
+            increment=reported.append, set=reported.append, observe=reported.append
         )
 
 
-def test_counters_are_told_as_they_rise() -> None:
+def test_counters_are_exported_as_increments() -> None:
     """Each fate by what it rose; the longest lag, and none when there was none."""
-    Family.told.clear()
+    Family.reported.clear()
     metrics = JournalMetrics(SimpleNamespace(MetricFamily=Family), labels={})
     metrics.export(JournalCounts(appended=5, written=3, buffered=2), [0.004, 0.009])
     metrics._due_s = metrics._lag_due_s = 0.0
     metrics.export(JournalCounts(appended=9, written=9, full=True), [])
-    told = Family.told
-    assert told["tollgate_journal_records_total appended"] == [5, 4]
-    assert told["tollgate_journal_records_total written"] == [3, 6]
-    assert told["tollgate_journal_records_total dropped"] == []
-    assert told["tollgate_journal_buffered_records"] == [2, 0]
-    assert told["tollgate_journal_stream_full"] == [0, 1]
-    assert told["tollgate_journal_lag_seconds"] == [0.009]
+    reported = Family.reported
+    assert reported["tollgate_journal_records_total appended"] == [5, 4]
+    assert reported["tollgate_journal_records_total written"] == [3, 6]
+    assert reported["tollgate_journal_records_total dropped"] == []
+    assert reported["tollgate_journal_buffered_records"] == [2, 0]
+    assert reported["tollgate_journal_stream_full"] == [0, 1]
+    assert reported["tollgate_journal_lag_seconds"] == [0.009]
 
 
 def test_paper_has_every_metric() -> None:

@@ -56,14 +56,14 @@ def scored(traces: StepTraces, *texts: str) -> None:
 
 
 def spans(end: int) -> list[Span]:
-    """Read what was told."""
+    """Read the spans that were written."""
     try:
         return list(read_spans(os.read(end, 1 << 16))[0])
     except BlockingIOError:
         return []
 
 
-def test_only_recorded_requests_of_a_batch_are_told(
+def test_only_recorded_requests_of_a_batch_are_traced(
     pipe: tuple[StepTraces, int],
 ) -> None:
     """The others share its time, and leave no word."""
@@ -79,7 +79,7 @@ def test_only_recorded_requests_of_a_batch_are_told(
 def test_a_trace_never_costs_an_answer(
     pipe: tuple[StepTraces, int], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What goes wrong is told once, without its words, and the step goes on."""
+    """What goes wrong is logged once, without its words, and the step goes on."""
     traces, end = pipe
     with caplog.at_level(logging.ERROR, logger="tollgate.steps"):
         scored(traces, "broken")
@@ -90,7 +90,7 @@ def test_a_trace_never_costs_an_answer(
     assert SECRET not in line
 
 
-def test_a_step_without_a_place_tells_nothing(
+def test_a_step_without_a_pipe_traces_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """None is named: silently. Nobody reads there: with one line."""

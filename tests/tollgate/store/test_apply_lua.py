@@ -141,14 +141,14 @@ def test_applying_a_batch_again_changes_no_byte(
     for _ in range(150):
         batch = consistent_events(source, times_us, newest_us=newest_us, count=10)
         lua.apply(batch)
-        kept = redis_client.get(key)
+        before = redis_client.get(key)
         lua.apply(batch)
         source.shuffle(batch)
         for event in batch:
             lua.apply([event])
-        assert redis_client.get(key) == kept
+        assert redis_client.get(key) == before
         newest_us += source.choice([0, 1, 50_000, 300_000])
-    assert int.from_bytes(kept[8:12], "little") > 0  # it was full now and then
+    assert int.from_bytes(before[8:12], "little") > 0  # it was full now and then
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -16,7 +16,7 @@ RULES = BreakerRules(
 
 
 class Clock:
-    """A clock that moves when it is told to."""
+    """A clock that moves on command."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -45,7 +45,7 @@ def open_up(breaker: CircuitBreaker) -> None:
 
 
 def test_opens_after_failures_in_a_row(breaker: CircuitBreaker) -> None:
-    """The third in a row, and not the second; a success in between begins anew."""
+    """The third in a row, and not the second; a success in between starts again."""
     assert [breaker.failed(), breaker.failed()] == [False, False]
     breaker.succeeded()
     assert [breaker.failed(), breaker.failed()] == [False, False]

@@ -227,12 +227,12 @@ def test_rows_fall_only_where_an_entity_lives_on_the_lost_node(
         assert 0 < fell.sum() < 32
         away = Degraded.STORE_UNAVAILABLE | Degraded.LAST_KNOWN_VECTOR
         assert ((mine.degraded & int(away)) != 0).tolist() == fell.tolist()
-        told = np.where(fell, Applied.YES, mine.applied)
-        assert told.tolist() == [Applied.YES] * 32
+        reported = np.where(fell, Applied.YES, mine.applied)
+        assert reported.tolist() == [Applied.YES] * 32
         assert Applied.YES not in mine.applied[fell]
-        kept = (mine.degraded & int(Degraded.STORE_UNAVAILABLE)) == 0
-        assert kept.sum() > (~fell).sum()
-        assert mine.features[kept].tobytes() == theirs.features[kept].tobytes()
+        known = (mine.degraded & int(Degraded.STORE_UNAVAILABLE)) == 0
+        assert known.sum() > (~fell).sum()
+        assert mine.features[known].tobytes() == theirs.features[known].tobytes()
         waiting = spool.purchases[-1].transaction_id
         chosen = [
             one for one, gone in zip(batch.transaction_id, fell, strict=True) if gone

@@ -1,4 +1,4 @@
-"""A decision that is kept: what goes in comes out, and nothing else does."""
+"""A stored decision: packed values are read back, and damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_bit_comes_back(score: np.float32) -> None:
     assert rows.release.tolist() == [b"fraud-7", release, b""]
 
 
-def test_too_long_an_answer_is_not_kept() -> None:
+def test_a_decision_that_is_too_long_is_not_stored() -> None:
     """To the byte; nothing is cut."""
     most = EARLIER_BYTES - DECIDED.itemsize - len(b"fraud-7")
     assert len(packed(codes=b"x" * most)) == EARLIER_BYTES

@@ -30,7 +30,7 @@ def call_of(spec: FeatureSpec) -> Call:
     return Packer(spec).pack(purchase_entries(batch), batch.entity_id)
 
 
-def test_a_refused_command_beside_a_call_costs_the_call_nothing(
+def test_a_refused_extra_command_does_not_affect_the_call(
     spec: FeatureSpec,
     store_url: str,
     redis_client: redis.Redis,

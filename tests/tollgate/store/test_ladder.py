@@ -218,24 +218,24 @@ def test_an_essential_feature_is_missing_or_too_old(
     assert [bool(one & bit) for one in scored.degraded.tolist()] == missing
 
 
-def test_a_stale_feed_is_told_and_costs_what_hangs_on_it(
+def test_a_stale_feed_is_reported_and_degrades_its_features(
     store_url: str, redis_client: redis.Redis, spec: FeatureSpec
 ) -> None:
     """No watermark of labels: FEED_STALE; and a share, not a count, is missing."""
     declared = msgspec.structs.replace(
         spec, feeds={"labels": 3_600_000_000, "purchases": 3_600_000_000}
     )
-    told = {}
+    reported = {}
     for name in ("customer_nb_tx_1d", "terminal_risk_1d"):
         ladder = open_fallback_chain(
             with_essential(declared, name), store_url, settings=SETTINGS
         )
         ladder.score([rows("c1m1")], write=[True])
         (scored,) = ladder.score([rows("c1m1")], write=[True])
-        told[name] = Degraded(int(scored.degraded[0]))
+        reported[name] = Degraded(int(scored.degraded[0]))
         ladder.close()
-    assert told["customer_nb_tx_1d"] & ~Degraded.COLD_START == Degraded.FEED_STALE
-    assert Degraded.ESSENTIAL_MISSING in told["terminal_risk_1d"]
+    assert reported["customer_nb_tx_1d"] & ~Degraded.COLD_START == Degraded.FEED_STALE
+    assert Degraded.ESSENTIAL_MISSING in reported["terminal_risk_1d"]
     mark = unpack_watermark(redis_client.get(feed_key(spec.product, "purchases")))
     assert mark == NOW_US
 
@@ -253,7 +253,7 @@ def test_a_batch_costs_one_round_trip(
             assert after - before == 1 + 1  # the batch, and the question itself
 
 
-def test_a_damaged_value_is_not_kept(
+def test_a_damaged_value_is_not_cached(
     own_redis: EmbeddedRedis, ladder: FallbackChain
 ) -> None:
     """The last known value stays the sound one."""

@@ -9,7 +9,7 @@ from tollgate.store.last_known import LastKnown
 
 
 class Clock:
-    """A clock that moves when it is told to."""
+    """A clock that moves on command."""
 
     def __init__(self) -> None:
         self.now_s = 0.0

@@ -86,7 +86,9 @@ def test_more_than_a_socket_takes_is_sent_all_the_same(server: EmbeddedRedis) ->
     line.close()
 
 
-def test_late_replies_are_told_once_and_never_mixed_up(server: EmbeddedRedis) -> None:
+def test_late_replies_are_reported_once_and_never_mixed_up(
+    server: EmbeddedRedis,
+) -> None:
     """What is late comes first when it comes; the connection stays."""
     line = open_pipeline(server.url, deadline_s=0.05)
     os.kill(server.pid, signal.SIGSTOP)
@@ -101,7 +103,7 @@ def test_late_replies_are_told_once_and_never_mixed_up(server: EmbeddedRedis) ->
     line.close()
 
 
-def test_a_store_that_stays_silent_is_connected_to_anew(server: EmbeddedRedis) -> None:
+def test_a_silent_store_gets_a_new_connection(server: EmbeddedRedis) -> None:
     """After a few deadlines; what was under way is in doubt, and not awaited."""
     line = open_pipeline(server.url, deadline_s=0.05)
     os.kill(server.pid, signal.SIGSTOP)

@@ -19,7 +19,7 @@ from tollgate.store.slots import SLOTS
 KEY = list_key("fraud", "stolen_cards")
 
 
-def told(client: redis.Redis) -> str:
+def reported(client: redis.Redis) -> str:
     """Ask a node of a cluster how it is; redis-py may make a dict of it."""
     found = client.execute_command("CLUSTER", "INFO")
     if isinstance(found, dict):
@@ -35,7 +35,7 @@ def cluster_url(tmp_path: Path) -> Iterator[str]:
     with running(find_redis_server(), tmp_path, port=port, options=options):
         client = redis.Redis(port=port)
         client.execute_command("CLUSTER", "ADDSLOTS", *range(SLOTS))
-        while "cluster_state:ok" not in told(client):
+        while "cluster_state:ok" not in reported(client):
             time.sleep(0.02)
         client.close()
         yield f"redis+cluster://127.0.0.1:{port}"
@@ -52,7 +52,7 @@ def lists(
 
 
 def test_what_was_added_is_there_until_it_is_removed(lists: ListStore) -> None:
-    """Ids count once, and each call tells how many changed."""
+    """Ids count once, and each call returns how many changed."""
     assert lists.add(KEY, [b"c1", b"c2", b"c1"]) == 2
     assert lists.add(KEY, [b"c2", b"c3"]) == 1
     assert lists.size(KEY) == 3

@@ -84,7 +84,7 @@ def test_look_ups_ride_along(ladder: FallbackChain, redis_client: redis.Redis) -
     assert after - before == 1 + 1
 
 
-def test_nothing_is_kept_and_nothing_written(
+def test_lookups_store_and_write_nothing(
     ladder: FallbackChain, redis_client: redis.Redis
 ) -> None:
     """The path only reads decisions and lists."""

@@ -48,7 +48,7 @@ def purchases(number: int) -> Purchases:
 
 
 def held(ladder: FallbackChain, number: int) -> bool:
-    """Score as a step does, with a request in its frame; tell whether it outlives."""
+    """Score as a step does, with a request in its frame; return whether it outlives."""
 
     def execute() -> weakref.ref[Request]:
         request = Request()

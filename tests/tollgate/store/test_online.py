@@ -84,7 +84,7 @@ def test_permuted_rows_permute_answers(
     """The order of a batch changes no answer and no stored byte."""
     rows = random_rows(32, seed=1)
     first = score(online, *rows)
-    kept = stored(redis_client)
+    before = stored(redis_client)
     for seed in range(4):
         order = np.random.default_rng(seed).permutation(len(rows))
         redis_client.flushall()
@@ -92,7 +92,7 @@ def test_permuted_rows_permute_answers(
         np.testing.assert_array_equal(again.features, first.features[order])
         assert again.degraded.tolist() == first.degraded[order].tolist()
         assert again.applied.tolist() == first.applied[order].tolist()
-        assert stored(redis_client) == kept
+        assert stored(redis_client) == before
 
 
 def test_alone_equals_batched(
@@ -101,14 +101,14 @@ def test_alone_equals_batched(
     """Row by row in the order of (time, id): the same vectors and bytes."""
     rows = random_rows(32, seed=2)
     batched = score(online, *rows)
-    kept = stored(redis_client)
+    before = stored(redis_client)
     redis_client.flushall()
     order = sorted(range(len(rows)), key=lambda n: (rows[n][3], int(rows[n][0])))
     for n in order:
         np.testing.assert_array_equal(
             score(online, rows[n]).features[0], batched.features[n]
         )
-    assert stored(redis_client) == kept
+    assert stored(redis_client) == before
 
 
 def test_event_applied_twice_changes_nothing(
@@ -118,14 +118,14 @@ def test_event_applied_twice_changes_nothing(
     rows = random_rows(20, seed=3)
     first = score(online, *rows)
     assert set(first.applied.tolist()) == {Applied.YES}
-    kept = stored(redis_client)
+    before = stored(redis_client)
     twice = score(online, *rows, *rows)
     np.testing.assert_array_equal(twice.features, np.tile(first.features, (2, 1)))
     assert set(twice.applied.tolist()) == {Applied.DUPLICATE}
     for row in rows[::3]:
         score(online, row)
     assert set(online.load(purchases(*rows)).tolist()) == {Applied.DUPLICATE}
-    assert stored(redis_client) == kept
+    assert stored(redis_client) == before
 
 
 def test_load_leaves_the_bytes_that_score_leaves(
@@ -134,10 +134,10 @@ def test_load_leaves_the_bytes_that_score_leaves(
     """Feeding history and scoring it end in the same store."""
     rows = random_rows(50, seed=4)
     assert set(online.load(purchases(*rows)).tolist()) == {Applied.YES}
-    kept = stored(redis_client)
+    before = stored(redis_client)
     redis_client.flushall()
     score(online, *rows)
-    assert stored(redis_client) == kept
+    assert stored(redis_client) == before
 
 
 def test_dry_run_answers_as_applied_and_writes_nothing(
@@ -145,10 +145,10 @@ def test_dry_run_answers_as_applied_and_writes_nothing(
 ) -> None:
     """Dry, dry again, then for real: one answer, and the store changes at the end."""
     score(online, *random_rows(10, seed=5))
-    kept = stored(redis_client)
+    before = stored(redis_client)
     rows = [("n1", "c1", "t1", NOW_US + DAY_US // 2, 5), ("n2", "new", "t1", NOW_US, 6)]
     dry = [score(online, *rows, write=False) for _ in range(2)]
-    assert stored(redis_client) == kept
+    assert stored(redis_client) == before
     wet = score(online, *rows)
     for one in dry:
         np.testing.assert_array_equal(one.features, wet.features)
@@ -215,14 +215,14 @@ def test_label_counts_whether_it_comes_before_or_after_its_purchase(
     score(online, PAST)
     if not label_first:
         online.label(known)
-    kept = stored(redis_client)
+    before = stored(redis_client)
     online.label(known)
-    assert stored(redis_client) == kept
+    assert stored(redis_client) == before
     for time_us, risk in ((NOW_US - 1, 0.0), (NOW_US, 1.0)):
         vectors = score(online, ("2", "c", "t", time_us, 5), write=False)
         assert named(online, vectors, "terminal_nb_tx_7d") == [1]
         assert named(online, vectors, "terminal_risk_7d") == [risk]
-    flat = unpack_values(list(kept.values())).entries
+    flat = unpack_values(list(before.values())).entries
     assert flat.purchase.astype(bool).tolist() == flat.fraud.tolist() == [True, True]
 
 

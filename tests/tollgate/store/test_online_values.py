@@ -42,16 +42,16 @@ def test_too_late_event_is_scored_flagged_and_not_applied(
     """Exactly at the horizon it is applied, one µs older it is not; by entity."""
     customer_us = online.spec.entities[0].horizon_us
     score(online, ("1", "c", "t", NOW_US, 100))
-    kept = stored(redis_client)
+    before = stored(redis_client)
     late = score(online, ("2", "c", "t", NOW_US - customer_us - 1, 900))
     assert late.applied.tolist() == [Applied.NO]
     assert bits(late)[0] & Degraded.EVENT_TOO_LATE
     assert named(online, late, "amount") == [9.0]
     (key,) = redis_client.keys("*customer:c")
-    assert redis_client.get(key) == kept[key]
+    assert redis_client.get(key) == before[key]
     edge = score(online, ("3", "c", "u", NOW_US - customer_us, 900))
     assert edge.applied.tolist() == [Applied.YES]
-    assert redis_client.get(key) != kept[key]
+    assert redis_client.get(key) != before[key]
 
 
 def test_row_whose_windows_were_trimmed_is_flagged(online: OnlineFeatures) -> None:
@@ -80,9 +80,9 @@ def test_full_value_drops_its_oldest_and_says_so(
     values = unpack_values([redis_client.get(key)])
     assert values.overflow.tolist() == [2]
     assert (values.entries.time_us - NOW_US).tolist() == [2, 3, 4, 5]
-    kept = redis_client.get(key)
+    before = redis_client.get(key)
     again = score(small, *rows)
-    assert redis_client.get(key) == kept
+    assert redis_client.get(key) == before
     assert again.applied.tolist() == [Applied.NO] * 2 + [Applied.DUPLICATE] * 4
 
 
@@ -125,7 +125,7 @@ def test_damaged_value_costs_only_its_own_rows(
 
 
 @pytest.mark.parametrize("at", [2, 13])
-def test_damage_to_what_an_update_writes_anew_is_harmless(
+def test_damage_to_rewritten_bytes_is_harmless(
     online: OnlineFeatures, redis_client: redis.Redis, at: int
 ) -> None:
     """Padding and the count of entries are rebuilt: the next update repairs them."""

@@ -314,7 +314,7 @@ def test_cluster_speaks_tls(
     store_url: str,
     open_store: Callable[..., RedisStore],
 ) -> None:
-    """A cluster of one node that tells its name: one certificate for all its nodes."""
+    """A cluster of one node that reports its name: one certificate for all."""
     (number,) = free_ports(1)
     make_certificate(folder / "ca.pem", "node", of="IP:127.0.0.1")
     options = {

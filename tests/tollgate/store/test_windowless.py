@@ -49,7 +49,7 @@ def loans(tmp_path: Path) -> FeatureSpec:
 
 @pytest.fixture
 def history(loans: FeatureSpec) -> History:
-    """Applications, some with numbers missing and more decimals than are kept."""
+    """Applications, some with numbers missing and more decimals than are stored."""
     chance = np.random.default_rng(3)
     income, debt = chance.gamma(2.0, 1000.0, (2, ROWS))
     income[::7] = np.nan

@@ -45,7 +45,7 @@ def test_other_words_stay_on_one_line() -> None:
 
 
 def test_the_stores_own_errors_are_made_of_them(redis_client: redis.Redis) -> None:
-    """A value of another kind is told by kind, its key is not."""
+    """A value of another kind is described by kind, without its key."""
     url = redis_client.connection_pool.connection_kwargs["path"]
     store = RedisStore(f"unix://{url}", deadline_s=5.0)
     _, (reply,) = store.flush([], extra_commands=[(b"NOSUCH", MARKER.encode())])

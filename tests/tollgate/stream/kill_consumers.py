@@ -180,7 +180,7 @@ def run(
             for _ in range(kills)
         )
         last = start(killed.url, feed)
-        told = json.loads(last.communicate()[0])
+        reported = json.loads(last.communicate()[0])
         values = values_of(killed.url)
         same = bool(values) and values == values_of(kept.url)
     return {
@@ -188,7 +188,7 @@ def run(
         "events": len(messages),
         "kills": kills,
         "killed_at_work": at_work,
-        "left_to_the_last": told["applied"],
+        "left_to_the_last": reported["applied"],
         "entities": len(values),
         "identical": same,
     }
@@ -211,15 +211,15 @@ def _send(
         partitions = 2 + sum(map(len, messages)) // 2_000_000
         cluster.create_topic(TOPIC, partitions=partitions)
         feed = KafkaFeed(cluster.brokers, topic=TOPIC, settings={})
-        told = {"brokers": cluster.brokers}
+        reported = {"brokers": cluster.brokers}
     else:
         feed = RedisFeed(url, feed=TOPIC)
-        told = {"url": url}
+        reported = {"url": url}
     for start_at in range(0, len(messages), 5_000):
         part = slice(start_at, start_at + 5_000)
         feed.send(keys[part], messages[part])
     feed.close()
-    return told
+    return reported
 
 
 def main() -> None:

@@ -139,7 +139,7 @@ def test_a_store_that_is_away_is_waited_for(
     store_url: str,
     open_store: Callable[..., RedisStore],
 ) -> None:
-    """A batch is tried until the store takes it; told to stop, it is not committed."""
+    """A batch is tried until the store takes it; after a stop it is not committed."""
     feed, source, _ = of_redis
     sent = send(feed, spec, purchases(b"1"))
     writer = Flaky(EventWriter(spec, open_store(store_url, deadline_s=5)), failures=10)
@@ -206,7 +206,7 @@ def test_a_label_alone_holds_its_place_until_the_purchase_comes(
     consumer_of: Callable[..., StreamConsumer],
     redis_client: redis.Redis,
 ) -> None:
-    """An early label is kept as a label, and joins its purchase later."""
+    """An early label is stored as a label, and joins its purchase later."""
     feed, source, _ = of_redis
     consumer = consumer_of(source())
     drain(consumer, send(feed, spec, labels(b"1")))

@@ -344,7 +344,7 @@ def test_rows_say_so_while_a_feed_is_behind(
     assert stale()
 
 
-def test_metrics_tell_how_far_each_feed_is(
+def test_metrics_report_the_watermark_of_each_feed(
     spec: FeatureSpec,
     store_url: str,
     consumer_of: Callable[..., StreamConsumer],
@@ -356,7 +356,7 @@ def test_metrics_tell_how_far_each_feed_is(
     send(feed, labelled(spec, NOW_US - HOUR_US, known_us=NOW_US - 20 * SECOND_US))
     source = RedisSource(store_url, feed="feed", group="g", now_us=clock)
     consumer = consumer_of(source)
-    consumer._backlog_at_s = np.inf  # or the lag is told to be none
+    consumer._backlog_at_s = np.inf  # or the lag is reported as 0
     assert step(consumer) == 2
     text = generate_latest(consumer._metrics.registry).decode().splitlines()
     for name, lag_s in ((PURCHASES, 10.0), (LABELS, 20.0)):

@@ -120,7 +120,7 @@ def test_a_store_that_refuses_costs_the_marks_and_nothing_else(
     clock: Clock,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Said once; and one that does not answer is told the next time."""
+    """Said once; and one that does not reply gets it the next time."""
     source = Reading(partitions=1)
     source.until_us = {0: NOW_US}
     marks = marks_of(source, open_store(store_url), clock)

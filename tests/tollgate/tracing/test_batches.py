@@ -186,7 +186,7 @@ def test_a_file_is_no_pipe(writer: BatchSpanWriter, tmp_path: Path) -> None:
     assert (tmp_path / "batches").read_text() == "mine"
 
 
-def test_a_step_without_a_place_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_without_a_pipe_traces_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A Triton of one's own names none."""
     monkeypatch.delenv(BATCHES_VARIABLE, raising=False)
     assert open_batches("shop_model") is None

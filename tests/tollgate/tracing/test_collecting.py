@@ -70,7 +70,7 @@ def test_what_was_written_last_is_sent_at_the_end(otlp: Any, tmp_path: Path) -> 
     assert [one.name for one in otlp.trace("cd" * 16)] == ["last"]
 
 
-def test_a_collector_that_is_away_is_told_once(
+def test_an_unreachable_collector_is_logged_once(
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
