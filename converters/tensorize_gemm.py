@@ -102,16 +102,16 @@ class _Paths:
         self.split[tree, : len(inner)] = inner
         place = {int(at): number for number, at in enumerate(inner)}
         found = 0
-        waiting: list[tuple[int, dict[int, float]]] = [(int(forest.roots[tree]), {})]
-        while waiting:
-            at, way = waiting.pop()
+        pending: list[tuple[int, dict[int, float]]] = [(int(forest.roots[tree]), {})]
+        while pending:
+            at, tests = pending.pop()
             if at in place:
-                waiting.append((int(forest.true[at]), {**way, place[at]: 1.0}))
-                waiting.append((int(forest.false[at]), {**way, place[at]: -1.0}))
+                pending.append((int(forest.true[at]), {**tests, place[at]: 1.0}))
+                pending.append((int(forest.false[at]), {**tests, place[at]: -1.0}))
                 continue
             self.leaf[tree, found] = at
-            self.wanted[tree, found] = sum(one > 0 for one in way.values())
-            self.matrix[tree, found, list(way)] = list(way.values())
+            self.wanted[tree, found] = sum(one > 0 for one in tests.values())
+            self.matrix[tree, found, list(tests)] = list(tests.values())
             found += 1
 
     def leaf_values(self, values: F64) -> F64:

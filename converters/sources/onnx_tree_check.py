@@ -73,9 +73,9 @@ def _check_shape(lists: dict[str, list[Any]], path: str) -> set[tuple[int, int]]
         first.setdefault(tree, at)
     leaves, seen = set(), 0
     for tree, root in first.items():
-        waiting, own = [root], set()
-        while waiting:
-            at = waiting.pop()
+        pending, own = [root], set()
+        while pending:
+            at = pending.pop()
             if at in own:
                 raise BadField(
                     f"{path}.nodes_nodeids[{at}]",
@@ -92,7 +92,7 @@ def _check_shape(lists: dict[str, list[Any]], path: str) -> set[tuple[int, int]]
                         f"{path}.nodes_{side}[{at}]",
                         f"is {lists[side][at]}, no node of tree {tree}",
                     )
-                waiting.append(child)
+                pending.append(child)
         seen += len(own)
     if seen != len(keys):
         raise BadField(f"{path}.nodes_nodeids", "has nodes that no row reaches")
