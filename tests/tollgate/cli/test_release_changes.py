@@ -254,10 +254,10 @@ def test_a_replica_without_the_share_of_a_canary_is_behind(
     release(repository, "status", f"--replica={replica.place}")
 
 
-def test_a_failure_of_before_is_not_that_of_this_time(
+def test_an_earlier_failure_does_not_end_the_wait(
     repository: Path, replica: Replica
 ) -> None:
-    """A release asked for again is waited for; it fails when it fails again."""
+    """A release that was activated again fails only if its new load fails."""
     there = read_release(repository, product="fraud")
     failed = how_far(there, state="failed", doing="disk full", attempts=3)
     replica.says = [failed, failed, how_far(there)]
@@ -268,7 +268,7 @@ def test_a_failure_of_before_is_not_that_of_this_time(
         wait_for(replica.url, there, repository=repository, wait_s=30)
 
 
-def test_who_waits_hears_that_another_release_is_wanted(
+def test_the_wait_ends_if_another_release_is_desired(
     repository: Path, replica: Replica
 ) -> None:
     """It is not said to answer when the one that came after it does."""
@@ -279,7 +279,7 @@ def test_who_waits_hears_that_another_release_is_wanted(
         wait_for(replica.url, mine, repository=repository, wait_s=30)
 
 
-def test_a_product_that_the_server_has_not_is_not_asked_for(
+def test_a_product_that_the_server_lacks_is_not_requested(
     repository: Path, replica: Replica
 ) -> None:
     """Whatever else it serves."""

@@ -94,8 +94,8 @@ def test_what_is_not_taken_says_why_and_the_old_one_goes_on(
     state = f"--state={repository.parent / 'one'}"
     done = release(repository, "activate", "--set=decision=2", "--reason=x", state)
     assert done.returncode == 1
-    assert "fraud-3 was not taken, fraud-2 goes on" in done.stderr
-    assert "no" in done.stderr.split("fraud-2 goes on")[1]
+    assert "fraud-3 was not loaded, fraud-2 still answers" in done.stderr
+    assert "no" in done.stderr.split("fraud-2 still answers")[1]
     told = release(repository, "status", *replicas(fleet))
     assert told.returncode == 1
     assert "do not run fraud-3" in told.stderr
