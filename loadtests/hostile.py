@@ -326,7 +326,7 @@ async def _send_both(
     sent = await good
     await counting
     await asyncio.sleep(_SETTLE_S)  # nginx writes its counts after a second
-    metrics.look()
+    metrics.update()
     return sent, options.requests
 
 
@@ -380,7 +380,7 @@ def _answer_type() -> Any:
 
 async def _count(metrics: GatewayMetrics, *, ended: asyncio.Event) -> None:
     while not ended.is_set():
-        metrics.look()
+        metrics.update()
         await asyncio.sleep(1.0)
 
 

@@ -57,7 +57,7 @@ class Counts:
         """Give what was asked, outcome, caller and status of so many requests."""
         until = time.monotonic() + PATIENT_S
         while True:
-            self.metrics.look()
+            self.metrics.update()
             found: Counter[Series] = Counter()
             for family in self.metrics.registry.collect():
                 for sample in family.samples:

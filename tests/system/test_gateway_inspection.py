@@ -536,7 +536,7 @@ def test_the_third_harmful_request_suspends_its_caller_and_nobody_else(
         while outcomes_of(metrics, caller="shop") != wanted:
             assert time.monotonic() < until, outcomes_of(metrics, caller="shop")
             time.sleep(0.05)
-            metrics.look()
+            metrics.update()
         assert outcomes_of(metrics, caller="bank") == {("passed", "OK"): 8}
         metrics.close()
         text = (behind.gateway.state / "nginx.log").read_text()

@@ -284,13 +284,13 @@ def test_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = Fault("now", "a step", "ended", None, "mended", "fraud-1")
     with supervising._fault_recorder(
         SupervisorMetrics(), state=tmp_path, repository=tmp_path
-    ) as keep:
-        keep(fault)
+    ) as record:
+        record(fault)
         loop.fails()
         loop.broken = False
-        keep(fault)
+        record(fault)
         wait_until(lambda: loop.worked == 1)
-        keep(fault)
+        record(fault)
     assert loop.worked == 2
 
 
@@ -459,22 +459,21 @@ def ended_after(loop: Loop) -> threading.Event:
 
 
 def test_the_monitor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks again."""
+    """It checks again."""
     loop = Loop("monitor")
     stopped = ended_after(loop)
     monkeypatch.setattr(monitor_watch, "stop_on_signal", lambda: stopped)
     watch: Any = object.__new__(monitor_watch.Watch)
-    watch._look_on = lambda: loop() or []
-    watch._tell_changes = lambda drifted: drifted
+    watch._check_readable = lambda: loop() or []
+    watch._print_changes = lambda drifted: drifted
     watch.repeat(0.001)
     assert loop.worked > 1
 
 
 def test_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
-    """nginx is watched further on."""
+    """It continues to watch nginx."""
     loop = Loop("gateway")
-    stopped = ended_after(loop)
-    monkeypatch.setattr(gateway, "_LOOK_S", 0.001)
+    monkeypatch.setattr(gateway, "_CHECK_S", 0.001)
     nginx = SimpleNamespace(alive=lambda: True, reload_if_changed=loop)
-    gateway._watch(nginx, None, stopped)  # type: ignore[arg-type]
+    gateway._watch(nginx, None, ended_after(loop))  # type: ignore[arg-type]
     assert loop.worked > 1

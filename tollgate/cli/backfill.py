@@ -83,14 +83,14 @@ def materialize(
         check_copy(source, filled)  # check before anything is written
     read = tables.read_tables(table, filled)
     store = open_store(running.store_url(chosen), deadline_s=_deadline_s())
-    tell = console.say if as_json else console.result
-    loaded = tables.load_tables(read, filled, store, rate=rate, tell=tell)
-    done, newest_us = _histories(history or [], filled, store, rate=rate, tell=tell)
+    report = console.say if as_json else console.result
+    loaded = tables.load_tables(read, filled, store, rate=rate, report=report)
+    done, newest_us = _histories(history or [], filled, store, rate=rate, report=report)
     copied = None
     if source is not None:
         since_us = newest_us - filled.lateness_us if history else 0
         copied = copy_state(source, filled, store, since_us=since_us, rate_per_s=rate)
-        tell(_told_copy(copied))
+        report(_copy_text(copied))
     if as_json:
         console.print_json({"tables": loaded, "histories": done, "copied": copied})
 
@@ -121,11 +121,11 @@ def rebuild(
     filled = _released(chosen)
     pipeline.require_entities(filled)
     store = open_store(running.store_url(chosen), deadline_s=_deadline_s())
-    begun_s = time.monotonic()
-    tell = console.say if as_json else console.result
+    started_s = time.monotonic()
+    report = console.say if as_json else console.result
     read = tables.read_tables(table, filled)
-    loaded = tables.load_tables(read, filled, store, rate=rate, tell=tell)
-    done, _ = _histories(history, filled, store, rate=rate, tell=tell)
+    loaded = tables.load_tables(read, filled, store, rate=rate, report=report)
+    done, _ = _histories(history, filled, store, rate=rate, report=report)
     drained = repair.drain_once(chosen, rate=rate)
     if drained is None:
         console.say("the server is draining the spool")
@@ -134,7 +134,7 @@ def rebuild(
     if as_json:
         report = {"tables": loaded, "histories": done, "spools": drained}
         console.print_json(report)
-    console.say(f"rebuilt in {time.monotonic() - begun_s:.1f} s")
+    console.say(f"rebuilt in {time.monotonic() - started_s:.1f} s")
 
 
 def _released(chosen: Settings) -> FeatureSpec:
@@ -148,7 +148,7 @@ def _histories(
     store: RedisStore,
     *,
     rate: float | None,
-    tell: Callable[[str], None],
+    report: Callable[[str], None],
 ) -> tuple[dict[str, MaterializeCounts], int]:
     """Load file after file; return results, and the time of the newest purchase, µs."""
     from tollgate.backfill.materialize import materialize as run
@@ -158,17 +158,17 @@ def _histories(
     for file in files:
         with console.progress(f"reading {file.name}"):
             rows = read_history(file, spec=spec)
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         with console.progress("materializing") as advance:
             done = run(spec, rows, store, rate_per_s=rate, progress=advance)
-        taken_s = time.monotonic() - begun_s
-        tell(f"{file}: {_told(done)}, in {taken_s:.1f} s")
+        taken_s = time.monotonic() - started_s
+        report(f"{file}: {_counts_text(done)}, in {taken_s:.1f} s")
         found[str(file)] = done
         newest_us = max(newest_us, int(rows.event_time_us.max(initial=0)))
     return found, newest_us
 
 
-def _told(done: MaterializeCounts) -> str:
+def _counts_text(done: MaterializeCounts) -> str:
     parts = [
         f"{done.history:,} purchases, {done.out_of_reach:,} out of reach of any window",
         f"{done.done_before:,} done before",
@@ -185,11 +185,11 @@ def _told(done: MaterializeCounts) -> str:
     text = ", ".join(parts)
     if done.full:
         text += f"; {done.full:,} ids have more than their entity's cap: "
-        text += f"{done.over_cap:,} of their purchases are not kept (WINDOW_OVERFLOW)"
+        text += f"{done.over_cap:,} of their purchases are not stored (WINDOW_OVERFLOW)"
     return text
 
 
-def _told_copy(done: CopyCounts) -> str:
+def _copy_text(done: CopyCounts) -> str:
     text = f"copied {done.values:,} values: {done.events:,} events, "
     text += f"{done.applied:,} of them new"
     for number, what in ((done.damaged, "damaged"), (done.full, "full")):

@@ -114,8 +114,8 @@ def budget(
     in_time = found.in_time_percent(promise.within_ms)
     broken = _broken(judged, promise, in_time)
     if json:
-        told = to_json(found, judged, promise, in_time=in_time, broken=broken)
-        console.print_json(told)
+        report = to_json(found, judged, promise, in_time=in_time, broken=broken)
+        console.print_json(report)
     else:
         print_layers(found, judged, promise, in_time=in_time)
         print_steps(found)

@@ -49,7 +49,7 @@ def judge_answers(
     )
     latency_ms = sent.latency_s * 1e3
     in_time = 100 * float(np.mean(sent.answered & (latency_ms <= promise.within_ms)))
-    told = {
+    result = {
         "load": load,
         "answered_percent": 100 * float(np.mean(sent.answered)),
         "in_time_percent": in_time,
@@ -59,12 +59,13 @@ def judge_answers(
         "p99_ms": float(np.percentile(latency_ms, 99)),
     }
     if json:
-        console.print_json(told)
+        console.print_json(result)
     else:
         console.out.print(
             f"{len(latency_ms):,} requests of {load.rows} rows at {load.rate_per_s:g} "
             f"per second, {'dry' if load.dry else 'applied'}: p50 "
-            f"{told['p50_ms']:.1f} ms, p99 {told['p99_ms']:.1f} ms; {in_time:.2f} % "
+            f"{result['p50_ms']:.1f} ms, p99 {result['p99_ms']:.1f} ms; "
+            f"{in_time:.2f} % "
             f"decided within {promise.within_ms:g} ms, {promise.percent:g} % are "
             "promised",
             highlight=False,

@@ -27,7 +27,7 @@ def to_json(
     broken: list[str],
 ) -> dict[str, Any]:
     """Convert the result to a dictionary with a name for every value, for programs."""
-    mean_ms, p50_ms, p99_ms = _three(found.split.in_server_ms)
+    mean_ms, p50_ms, p99_ms = _mean_and_percentiles(found.split.in_server_ms)
     product, *steps = found.counts
     return {
         "load": found.load,
@@ -63,11 +63,11 @@ def print_layers(
         cells = [_ms(x) for x in (one.limit_ms, one.mean_ms, one.p50_ms, one.p99_ms)]
         table.add_row(one.layer, *cells, "broken" if one.broken else "")
     table.add_row("reserve", _ms(promise.layers_ms.reserve), "", "", "", "")
-    in_server = map(_ms, _three(found.split.in_server_ms))
+    in_server = map(_ms, _mean_and_percentiles(found.split.in_server_ms))
     table.add_row("in the server", "", *in_server, "")
-    late = map(_ms, _three((found.sent.sent_s - found.sent.due_s) * 1e3))
+    late = map(_ms, _mean_and_percentiles((found.sent.sent_s - found.sent.due_s) * 1e3))
     table.add_row("sent late", "", *late, "")
-    whole = map(_ms, _three(found.sent.latency_s * 1e3))
+    whole = map(_ms, _mean_and_percentiles(found.sent.latency_s * 1e3))
     table.add_row("whole", _ms(promise.within_ms), *whole, "")
     console.out.print(table)
     load = found.load
@@ -91,18 +91,18 @@ def print_steps(found: Measured) -> None:
     console.out.print()
     console.out.print(table)
     _, one, *more = (100 * share for share in found.at_once.together)
-    said = (
+    line = (
         f"one step busy {one:.1f} % of the time, several at once {sum(more):.1f} %; "
         f"Triton's own mean of {product} is {found.counts[product].whole_ms:.1f} ms"
     )
     if found.others:
-        said += f"; {found.others:,} requests of others are in Triton's means"
+        line += f"; {found.others:,} requests of others are in Triton's means"
     if found.lost:
-        said += f"; {found.lost:,} batches were not told of"
-    console.out.print(said, highlight=False)
+        line += f"; {found.lost:,} batches were not reported"
+    console.out.print(line, highlight=False)
 
 
-def _three(values: F64) -> tuple[float, float, float]:
+def _mean_and_percentiles(values: F64) -> tuple[float, float, float]:
     """Format mean, median and 99th percentile."""
     p50, p99 = np.percentile(values, _PERCENTILES).tolist()
     return float(values.mean()), p50, p99

@@ -63,22 +63,22 @@ def report(
 
     chosen = console.settings(repository=repository, product=product, state=state)
     with to_read(chosen) as repository_here:
-        kept = _kept(chosen, repository_here, name=name)
+        trial = _trial_state(chosen, repository_here, name=name)
         gates = read_gates(repository_here, product=chosen.product)
-    made = make_report(kept, gates)
+    summary = make_report(trial, gates)
     if picture is not None:
         from tollgate.challenger.picture import draw
 
-        draw(made, kept, picture)
+        draw(summary, trial, picture)
     if as_json:
         # JSON has no NaN and no infinity, which stand for unknown values: write null.
-        console.print_json(made)
+        console.print_json(summary)
     else:
-        for table in report_tables(made):
+        for table in report_tables(summary):
             console.out.print(table, highlight=False)
     if picture is not None:
         console.say(f"drawn: {picture}")
-    if broken(list(made.verdicts)):
+    if broken(list(summary.verdicts)):
         raise typer.Exit(_BROKEN)
 
 
@@ -148,7 +148,7 @@ def run(
     )
 
 
-def _kept(chosen: Settings, repository: Path, *, name: str | None) -> TrialState:
+def _trial_state(chosen: Settings, repository: Path, *, name: str | None) -> TrialState:
     """
     Find the counts to report.
 

@@ -102,7 +102,7 @@ def start(
             instead_of=current,
         )
     follow(chosen, folder, changed, wait_s=wait)
-    _tell(chosen, changed)
+    _print_next_steps(chosen, changed)
 
 
 def raise_share(
@@ -148,7 +148,7 @@ def raise_share(
             instead_of=current,
         )
     follow(chosen, folder, changed, wait_s=wait)
-    _tell(chosen, changed)
+    _print_next_steps(chosen, changed)
 
 
 def stop(
@@ -247,13 +247,13 @@ def _require_passed(chosen: Settings, folder: Path, changed: Release) -> None:
     counts = folder_of(chosen.state_path, chosen.product)
     entries = read_history(folder, chosen.product)
     shadow = last_trial(entries, challenger=name, mode="shadow")
-    beside = shadow is not None and shadow.champion == changed.name
-    kept = load(counts, shadow) if shadow and beside else None
-    if kept is None or not kept.groups:
+    is_compared = shadow is not None and shadow.champion == changed.name
+    trial = load(counts, shadow) if shadow and is_compared else None
+    if trial is None or not trial.groups:
         problem = f"{name} was no shadow of {changed.name} yet; that first, or --force"
         raise InputError("--mode canary", problem)
     gates = read_gates(folder, product=chosen.product)
-    verdicts = judge(kept, gates)
+    verdicts = judge(trial, gates)
     if not passed(verdicts):
         short = "; ".join(
             str(one) for one in verdicts if one.state in ("waits", "broken")
@@ -261,7 +261,7 @@ def _require_passed(chosen: Settings, folder: Path, changed: Release) -> None:
         raise InputError("--mode canary", f"its shadow has not passed: {short}")
 
 
-def _tell(chosen: Settings, changed: Release) -> None:
+def _print_next_steps(chosen: Settings, changed: Release) -> None:
     there = changed.challenger
     if there is not None:
         verb = "would be on trial" if chosen.require_approval else "on trial"

@@ -26,7 +26,7 @@ def report_tables(report: TrialReport) -> Iterator[Any]:
     trial = report.trial
     share = f" at {trial.percent:g} %" if trial.mode == "canary" else ""
     yield (
-        f"{trial.mode}{share}: {trial.challenger} beside {trial.champion} since "
+        f"{trial.mode}{share}: {trial.challenger} next to {trial.champion} since "
         f"{trial.began}; {report.rows:,} rows decided by both, "
         f"{report.us_per_row:,.0f} µs a row off the path; intervals at 95 %"
     )
@@ -52,12 +52,12 @@ def _table(*columns: str) -> Table:
 def _gates(report: TrialReport) -> Table:
     table = _table("gate", "", "found", "allowed", "rows")
     for one in report.verdicts:
-        told = _percent if one.gate.endswith("_share") else _plain
+        text = _percent if one.gate.endswith("_share") else _plain
         limit = f"{one.limit:.3g}"
         if one.gate.endswith("_share"):
             limit = f"{one.limit * 100:.3g} %"
         state = f"[{_STYLES[one.state]}]{one.state}[/]"
-        table.add_row(one.gate, state, told(one.found), limit, f"{one.rows:,}")
+        table.add_row(one.gate, state, text(one.found), limit, f"{one.rows:,}")
     return table
 
 
@@ -121,14 +121,14 @@ def _share(side: ReleaseSummary, name: str) -> Interval:
 
 
 def _percent(found: Interval) -> str:
-    return _told(found, by=100, unit=" %")
+    return _interval_text(found, by=100, unit=" %")
 
 
 def _plain(found: Interval) -> str:
-    return _told(found, by=1, unit="")
+    return _interval_text(found, by=1, unit="")
 
 
-def _told(found: Interval, *, by: int, unit: str) -> str:
+def _interval_text(found: Interval, *, by: int, unit: str) -> str:
     if math.isnan(found.value):
         return "-"
     ends = " to ".join(f"{end * by:.3g}" for end in (found.low, found.high))

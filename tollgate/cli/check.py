@@ -120,11 +120,11 @@ def check(
         )
     as_json = as_json or output_format == "json"
     if not as_json and not server_args and report.products:
-        _say_limits(len(report.products))
-    _tell(report, threshold=Severity[severity.upper()], as_json=as_json)
+        _print_limits(len(report.products))
+    _print_report(report, threshold=Severity[severity.upper()], as_json=as_json)
 
 
-def _say_limits(products: int) -> None:
+def _print_limits(products: int) -> None:
     """Print the limits that this machine sets a server, or why it cannot start one."""
     from tollgate.errors import SetupError
     from tollgate.server.resources import measure
@@ -138,7 +138,7 @@ def _say_limits(products: int) -> None:
         console.say(f"this machine: {here.text(products)}")
 
 
-def _tell(report: Report, *, threshold: Severity, as_json: bool) -> None:
+def _print_report(report: Report, *, threshold: Severity, as_json: bool) -> None:
     """Print the findings at or above the threshold, and exit with their status."""
     from tollgate.repository.lint import report as printed
 

@@ -78,7 +78,7 @@ def demo(product: Product = None) -> None:
 
 def _simulated(path: Path) -> str:
     if path.exists():
-        return f"kept from the last time ({path.stat().st_size / 1e6:.0f} MB)"
+        return f"unchanged since the last run ({path.stat().st_size / 1e6:.0f} MB)"
     from tollgate.simulate import simulate, write
 
     with console.progress("simulating") as advance:
@@ -134,7 +134,7 @@ def _published(
     if copy.is_dir() and record.exists():
         known = msgspec.json.decode(record.read_bytes(), type=Remembered)
         if (known.format, known.repository) == (_FORMAT, digest):
-            return f"{known.release}, kept from the last time"
+            return f"{known.release}, unchanged since the last run"
     record.unlink(missing_ok=True)
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(source, copy)

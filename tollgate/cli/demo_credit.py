@@ -104,8 +104,8 @@ def _serve_and_decide(
         store_server=chosen.store_server,
     ) as server:
         release = server.serving[spec.product].release
-        told = f"Triton and Redis, release {release}, grpc {server.grpc_url}"
-        report.step("server up", told, time.monotonic() - started)
+        ready = f"Triton and Redis, release {release}, grpc {server.grpc_url}"
+        report.step("server up", ready, time.monotonic() - started)
         with report.timed(f"decided {len(asked):,} held-out applications") as note:
             answers = _decided(asked, spec=spec, server=server)
             note(f"over gRPC, one a request, {_IN_FLIGHT} in flight")
@@ -195,7 +195,7 @@ def _print(asked: pl.DataFrame, answers: Decisions) -> None:
 def _print_notice(found: ExplainedRecord, application: str) -> None:
     from tollgate.audit.notice import notice_text
 
-    console.out.print("\nwhat one applicant is told (tollgate explain ID --notice):\n")
+    console.out.print("\nthe notice to one applicant (tollgate explain ID --notice):\n")
     text = notice_text(found, application=application)
     console.out.print(text, highlight=False, markup=False, soft_wrap=True)
     console.out.print()

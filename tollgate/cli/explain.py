@@ -127,17 +127,17 @@ def _waiting(
         return None
     known = _repository(chosen)
     specs = served_specs(known, chosen.product) if known else {}
-    releases = kept = None
+    releases = archived = None
     if link_paths(place):
         releases = ReleaseArchive(
             Chain(place, product=chosen.product), repository=known
         )
-        kept = newest_archived_release(place, records.release)
+        archived = newest_archived_release(place, records.release)
     return explain_record(
         pending_table(records, spec=specs.get(records.spec_hash), releases=releases),
         place="the stream, not sealed yet",
         product=chosen.product,
-        archived=kept,
+        archived=archived,
         repository=known,
     )
 
@@ -169,12 +169,12 @@ def _print(found: ExplainedRecord) -> None:
         _line(f"no exact contributions: {found.unexplained}")
     else:
         _print_contributions(found)
-    told = [one.text for one in found.reasons] or [
+    reasons = [one.text for one in found.reasons] or [
         f"{one.value or one.name}" for one in found.codes
     ]
-    if told:
-        _line("a person is told:")
-    for number, text in enumerate(told, start=1):
+    if reasons:
+        _line("reasons for the person:")
+    for number, text in enumerate(reasons, start=1):
         _line(f"  {number}. {text}")
 
 

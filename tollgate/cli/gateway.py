@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tollgate.settings import Settings
 
 FOLDER = "gateway"  # subfolder of the state folder
-_LOOK_S = 1.0  # seconds between checks of keys and certificates
+_CHECK_S = 1.0  # seconds between checks of keys and certificates
 
 Auth = Literal["keys", "mtls", "either", "both"]
 KeyFile = Annotated[
@@ -150,7 +150,7 @@ def run(
     if metrics_port:
         places["--metrics-port"] = f"{metrics_host}:{metrics_port}"
     require_free_places(places)
-    counted = _counted(gateway, metrics_port, host=metrics_host)
+    gateway_metrics = _export_metrics(gateway, metrics_port, host=metrics_host)
     stopped = stop_on_signal()
     nginx = Nginx(gateway, template=template or TEMPLATE)
     try:
@@ -159,7 +159,7 @@ def run(
             f"{', '.join(gateway.products)}, "
             f"{rate:,} requests/s of each caller; log {nginx.log}; Ctrl-C ends"
         )
-        _watch(nginx, counted, stopped)
+        _watch(nginx, gateway_metrics, stopped)
     finally:
         nginx.stop()
 
@@ -206,16 +206,16 @@ def metrics(
     require_metrics_port(metrics_port, host=metrics_host)
     stopped = stop_on_signal()
     limits = Limits(rate, in_flight, caller_in_flight, bulk_in_flight)
-    counted = GatewayMetrics(requests, limits=limits)
-    offer(counted.registry, metrics_port, host=metrics_host)
+    gateway_metrics = GatewayMetrics(requests, limits=limits)
+    offer(gateway_metrics.registry, metrics_port, host=metrics_host)
     console.say(f"{requests} is counted; http://{metrics_host}:{metrics_port}/metrics")
 
-    def look() -> None:
+    def check() -> None:
         if bounds is not None:
-            counted.read_bounds(bounds)
-        counted.look()
+            gateway_metrics.read_bounds(bounds)
+        gateway_metrics.update()
 
-    _each_second(look, stopped, ends=(TollgateError,))
+    _each_second(check, stopped, ends=(TollgateError,))
 
 
 def key(
@@ -281,48 +281,48 @@ def _products(chosen: Settings) -> tuple[str, ...]:
     return found.products if found else chosen.products
 
 
-def _counted(gateway: Gateway, port: int, *, host: str) -> GatewayMetrics | None:
+def _export_metrics(gateway: Gateway, port: int, *, host: str) -> GatewayMetrics | None:
     """Export the gateway's counters on a port; without a port nothing is counted."""
     if not port:
         return None
     from tollgate.gateway.metrics import GatewayMetrics
 
-    counted = GatewayMetrics(gateway.requests, limits=gateway.limits)
-    offer(counted.registry, port, host=host)
-    return counted
+    gateway_metrics = GatewayMetrics(gateway.requests, limits=gateway.limits)
+    offer(gateway_metrics.registry, port, host=host)
+    return gateway_metrics
 
 
 def _watch(
-    nginx: Nginx, counted: GatewayMetrics | None, stopped: threading.Event
+    nginx: Nginx, gateway_metrics: GatewayMetrics | None, stopped: threading.Event
 ) -> None:
-    told = ""
+    reported = ""
 
-    def look() -> None:
-        nonlocal told
+    def check() -> None:
+        nonlocal reported
         if not nginx.alive():
             words = nginx.log.read_text(errors="replace").strip()[-1000:]
             raise ServerError("nginx", "ended", log=words)
         try:
             if nginx.reload_if_changed():
-                console.say("keys and certificates are read anew")
+                console.say("keys and certificates are reloaded")
         except TollgateError as error:
-            console.say(f"error: {error}; the old ones go on")
+            console.say(f"error: {error}; the old ones stay in use")
         try:
-            if counted is not None:
-                counted.look()
+            if gateway_metrics is not None:
+                gateway_metrics.update()
         except TollgateError as error:
-            if str(error) != told:
-                console.say(f"error: {error}; it goes on uncounted")
-            told = str(error)
+            if str(error) != reported:
+                console.say(f"error: {error}; requests are not counted meanwhile")
+            reported = str(error)
 
-    _each_second(look, stopped, ends=(ServerError,))
+    _each_second(check, stopped, ends=(ServerError,))
 
 
 def _each_second(
-    look: Callable[[], None],
+    check: Callable[[], None],
     stopped: threading.Event,
     *,
     ends: tuple[type[TollgateError], ...],
 ) -> None:
     """Run a check every second until it is stopped or meets a fatal error."""
-    Worker("gateway", look, pause_s=_LOOK_S, ends=ends, stopped=stopped).run()
+    Worker("gateway", check, pause_s=_CHECK_S, ends=ends, stopped=stopped).run()

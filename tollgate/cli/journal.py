@@ -157,7 +157,7 @@ def verify(
         console.print_json(proof)
     for finding in () if as_json else proof.findings:
         console.out.print(str(finding), highlight=False, soft_wrap=True, markup=False)
-    for line in () if as_json else _told(proof):
+    for line in () if as_json else _result_lines(proof):
         console.say(line)
     if proof.findings:
         raise typer.Exit(1)
@@ -217,7 +217,7 @@ def _run(work: object, *, until_idle: bool) -> None:
     work(stopped, until_idle_s=_IDLE_S if until_idle else None)  # type: ignore[operator]
 
 
-def _told(proof: VerificationResult) -> Sequence[str]:
+def _result_lines(proof: VerificationResult) -> Sequence[str]:
     lines = [
         f"{proof.links:,} links, {proof.records:,} decisions"
         + (f", {proof.removed:,} removed by retention" if proof.removed else "")
@@ -230,7 +230,7 @@ def _told(proof: VerificationResult) -> Sequence[str]:
             "they were dropped, or died with their writer"
         )
     if not proof.anchored:
-        lines.append("no anchor: whether links are missing at the end cannot be told")
+        lines.append("no anchor: missing links at the end cannot be detected")
     if proof.head is not None:
         lines.append(f"head: link {proof.head.number}, {proof.head.hash}")
     return lines

@@ -85,7 +85,7 @@ def replay(
         if more:
             console.out.print(f"… and {more:,} more", highlight=False)
         for part in found.parts:
-            for line in _told(part):
+            for line in _replay_lines(part):
                 console.out.print(line, highlight=False, soft_wrap=True, markup=False)
         if not found.parts:
             console.out.print("the journal holds no decision")
@@ -93,7 +93,7 @@ def replay(
         raise typer.Exit(_DIFFERENT)
 
 
-def _told(part: ReleaseReplay) -> list[str]:
+def _replay_lines(part: ReleaseReplay) -> list[str]:
     """
     Describe how many records of one release come out the same, and how others differ.
     """
@@ -223,11 +223,11 @@ def dataset(
         }
         console.print_json(report)
         return
-    told = ", ".join(f"{count:,} {why}" for why, count in left.items() if count)
+    omitted = ", ".join(f"{count:,} {why}" for why, count in left.items() if count)
     console.out.print(
         f"{len(found.table):,} of {found.decisions:,} decisions, {found.frauds:,} "
         f"frauds, features {found.spec}, as of {utc_text(until_us)} → {out}"
-        + (f"; left out: {told}" if told else ""),
+        + (f"; left out: {omitted}" if omitted else ""),
         highlight=False,
         soft_wrap=True,
     )

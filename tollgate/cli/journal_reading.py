@@ -64,10 +64,10 @@ def export(
         customer=customer,
         marks=read_anchor(anchor or default_anchor(place)),
     )
-    kept = newest_archived_release(place, found.values["release"])
+    archived = newest_archived_release(place, found.values["release"])
     target = out or Path("decision.html")
     try:
-        replace_file(target, decision_page(found, kept).encode(), mode=0o600)
+        replace_file(target, decision_page(found, archived).encode(), mode=0o600)
     except OSError as exc:
         raise InputError(target, f"cannot be written: {exc.strerror}") from exc
     for problem in found.evidence.problems:

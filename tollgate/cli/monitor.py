@@ -123,7 +123,7 @@ def monitor(
     """
     from tollgate.cli.journal import seconds
     from tollgate.cli.monitor_tables import monitor_report
-    from tollgate.cli.monitor_watch import Asked, Watch, now
+    from tollgate.cli.monitor_watch import Watch, WatchOptions, now
     from tollgate.monitor.journals import Journals
     from tollgate.monitor.judging import DriftLimits
     from tollgate.monitor.looking import MonitorOptions
@@ -153,14 +153,16 @@ def monitor(
         repository=_repository(chosen),
         options=options,
     )
-    asked = Asked(as_of=as_of, labels=labels, keys=keys, report=report, metrics=metrics)
+    asked = WatchOptions(
+        as_of=as_of, labels=labels, keys=keys, report=report, metrics=metrics
+    )
     watch = Watch(journals, chosen, asked)
     if not every_s:
         watch.look()
         if as_json:
             console.print_json(monitor_report(journals.monitors))
         else:
-            watch.tell()
+            watch.print_findings()
         if any(one.drifted for one in journals.monitors):
             raise typer.Exit(_DRIFT)
         return

@@ -23,7 +23,7 @@ def monitor_tables(monitors: Sequence[ProductMonitor]) -> Iterator[Any]:
         if not one.streams:
             yield f"{escape(one.product)}: no decision was read"
         for release, stream in one.streams.items():
-            yield _told(one.product, release, stream)
+            yield _summary_text(one.product, release, stream)
             judged = [window for window in stream.windows if window.verdicts]
             if judged:
                 yield _newest(judged[-1].verdicts)
@@ -95,7 +95,7 @@ def _accuracy_report(
     }
 
 
-def _told(product: str, release: str, stream: ReleaseWindows) -> str:
+def _summary_text(product: str, release: str, stream: ReleaseWindows) -> str:
     fates = ", ".join(f"{count:,} {fate}" for fate, count in stream.fates().items())
     parts = [
         f"{escape(product)} {escape(release)}: {stream.mix.rows:,} decisions ({fates})"

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tollgate.settings import Settings
 
 
-class Asked(msgspec.Struct, frozen=True):
+class WatchOptions(msgspec.Struct, frozen=True):
     """
     Options of the command.
 
@@ -46,17 +46,19 @@ class Asked(msgspec.Struct, frozen=True):
 class Watch:
     """Reads the journals, judges them, and writes the requested files."""
 
-    def __init__(self, journals: Journals, chosen: Settings, asked: Asked) -> None:
+    def __init__(
+        self, journals: Journals, chosen: Settings, options: WatchOptions
+    ) -> None:
         from tollgate.monitor.metrics import MonitorMetrics
 
         self._journals = journals
         self._monitors = journals.monitors
         self._chosen = chosen
-        self._asked = asked
-        self._told: set[tuple[str, str]] = set()
+        self._options = options
+        self._printed: set[tuple[str, str]] = set()
         self.metrics: MonitorMetrics = MonitorMetrics(self._monitors)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """
         Read and judge every journal once, and write the requested files.
 
@@ -64,7 +66,7 @@ class Watch:
             InputError: Something is wrong; nothing is written.
         """
         self._journals.open()
-        now_us = now(self._asked.as_of)
+        now_us = now(self._options.as_of)
         for one in self._monitors:
             one.look(now_us)
             one.require_read()
@@ -81,27 +83,27 @@ class Watch:
         stopped = stop_on_signal()
         console.say("monitoring; Ctrl-C ends")
         drifted: set[str] = set()
-        told: list[str] = []
+        reported: list[str] = []
 
-        def look() -> None:
-            nonlocal drifted, told
-            problems = list(self._look_on())
+        def check() -> None:
+            nonlocal drifted, reported
+            problems = list(self._check_readable())
             for problem in problems:
-                if problem not in told:
+                if problem not in reported:
                     console.say(f"tollgate: {problem}")
-            if told and not problems:
-                console.say("everything is read again")
-            told = problems
-            drifted = self._tell_changes(drifted)
+            if reported and not problems:
+                console.say("all journals can be read again")
+            reported = problems
+            drifted = self._print_changes(drifted)
 
-        loop = Worker("monitor", look, pause_s=every_s, at_once=True, stopped=stopped)
+        loop = Worker("monitor", check, pause_s=every_s, at_once=True, stopped=stopped)
         loop.run()
 
-    def _look_on(self) -> Iterator[str]:
+    def _check_readable(self) -> Iterator[str]:
         """
         Judge every journal that can be read, once; yield the problems of the others.
         """
-        now_us = now(self._asked.as_of)
+        now_us = now(self._options.as_of)
         try:
             self._journals.open()
         except InputError as exc:
@@ -120,31 +122,31 @@ class Watch:
 
     def _judge(self, one: ProductMonitor, now_us: int) -> None:
         one.judge(now_us, more=self._read_labels(one))
-        self._tell_problems(one)
+        self._print_problems(one)
 
     def _write(self) -> None:
         from tollgate.monitor.page import monitor_page
         from tollgate.repository.atomic import replace_file
 
         self.metrics.refresh()
-        if self._asked.metrics is not None:
-            self.metrics.write(self._asked.metrics)
-        if self._asked.report is not None:
+        if self._options.metrics is not None:
+            self.metrics.write(self._options.metrics)
+        if self._options.report is not None:
             page = monitor_page(self._monitors)
             try:
-                replace_file(self._asked.report, page.encode(), mode=0o600)
+                replace_file(self._options.report, page.encode(), mode=0o600)
             except OSError as exc:
                 problem = f"cannot be written: {exc.strerror}"
-                raise InputError(self._asked.report, problem) from exc
+                raise InputError(self._options.report, problem) from exc
 
-    def tell(self) -> None:
+    def print_findings(self) -> None:
         """Print the findings."""
         from tollgate.cli.monitor_tables import monitor_tables
 
         for one in monitor_tables(self._monitors):
             console.out.print(one, highlight=False)
 
-    def _tell_changes(self, before: set[str]) -> set[str]:
+    def _print_changes(self, before: set[str]) -> set[str]:
         """Print which columns drift since the last run, and which no longer do."""
         found = self._drifted()
         for word, names in (("drift", found - before), ("over", before - found)):
@@ -163,16 +165,16 @@ class Watch:
             for column in window.drifted
         }
 
-    def _tell_problems(self, one: ProductMonitor) -> None:
+    def _print_problems(self, one: ProductMonitor) -> None:
         for release, stream in one.streams.items():
-            if stream.problem and (one.product, release) not in self._told:
-                self._told.add((one.product, release))
+            if stream.problem and (one.product, release) not in self._printed:
+                self._printed.add((one.product, release))
                 console.say(
                     f"{one.product} {release} is not compared: {stream.problem}"
                 )
 
     def _read_labels(self, one: ProductMonitor) -> pl.DataFrame | None:
-        if self._asked.labels is None:
+        if self._options.labels is None:
             return None
         if len(self._monitors) > 1:
             raise InputError("--labels", "are of one product; name it with --product")
@@ -180,14 +182,14 @@ class Watch:
         from tollgate.audit.subjects import FILE, Subjects
 
         spec = one.spec or _served_spec(self._chosen, one.product)
-        place = self._asked.keys or default_keys(one.folder)
+        place = self._options.keys or default_keys(one.folder)
         if not (place / FILE).exists():
             raise InputError(
                 place, f"there is no {FILE}: labels need the keys of people"
             )
         subjects = Subjects(place)
         try:
-            read = read_labels(self._asked.labels, spec=spec)
+            read = read_labels(self._options.labels, spec=spec)
             return pseudonymised(read, spec=spec, subjects=subjects)
         finally:
             subjects.close()

@@ -27,7 +27,7 @@ def outcome_tables(outcome: PolicyComparison) -> Iterator[Any]:
         )
     )
     if outcome.left_out:
-        yield f"{outcome.left_out:,} rows left out: too little was kept of them"
+        yield f"{outcome.left_out:,} rows left out: too little of them was stored"
     yield _matrix(outcome)
     if len(outcome.segments) > 1:
         yield _segments(outcome)

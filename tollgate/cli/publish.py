@@ -120,7 +120,7 @@ def publish(
                 directory, given, repository=folder, product=chosen.product, spec=spec
             )
         if compared.replayed is not None:
-            _tell(f"{compared.replayed:,} vectors online = offline in every bit")
+            _print_step(f"{compared.replayed:,} vectors online = offline in every bit")
         published = publishing.publish(
             directory,
             repository=folder,
@@ -129,7 +129,7 @@ def publish(
             dry_load=dry_load,
             spec=spec,
             answers=compared.answers,
-            progress=_tell,
+            progress=_print_step,
         )
     if compared.answers is None:
         console.say(
@@ -158,14 +158,14 @@ def publish(
         + (
             f"serving    {published.release}, as before"
             if server
-            else "serving    no server was told; it loads what the release names"
+            else "serving    no server was notified; it loads what the release names"
         ),
         highlight=False,
         soft_wrap=True,
     )
 
 
-def _tell(done: str) -> None:
+def _print_step(done: str) -> None:
     """Print one part of the proof."""
     console.err.print(f"[green]✓[/] {done}", highlight=False, soft_wrap=True)
 
@@ -187,6 +187,6 @@ def _server(
     if found is None:
         return None
     if found.repository_name != chosen.repository_name:
-        console.say(f"{found.grpc_url} serves {found.repository}: not told")
+        console.say(f"{found.grpc_url} serves {found.repository}: not notified")
         return None
     return found

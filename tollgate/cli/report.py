@@ -63,9 +63,9 @@ def step(title: str, text: str, seconds: float) -> None:
 def timed(title: str) -> Iterator[Note]:
     """Time the block, then print it as a step with its result and duration."""
     started = time.monotonic()
-    told: list[str] = []
-    yield told.append
-    step(title, " ".join(told), time.monotonic() - started)
+    notes: list[str] = []
+    yield notes.append
+    step(title, " ".join(notes), time.monotonic() - started)
 
 
 def decisions(history: History, answers: Decisions, *, spec: FeatureSpec) -> None:

@@ -96,7 +96,7 @@ def stream(
     require_metrics_port(metrics_port, host=metrics_host)
     with to_read(chosen) as models:
         spec = _spec(models, chosen.product)
-        kept = _feeds(models, chosen.product, feeds)
+        chosen_feeds = _feeds(models, chosen.product, feeds)
     store_url = running.store_url(chosen)
     source: Source
     if kafka is not None:
@@ -120,7 +120,9 @@ def stream(
     metrics = StreamMetrics(chosen.product)
     offer(metrics.registry, metrics_port, host=metrics_host)
     store = open_store(store_url, deadline_s=STORE_DEADLINE_S)
-    marks = FeedMarks(source, store, product=spec.product, feeds=kept, metrics=metrics)
+    marks = FeedMarks(
+        source, store, product=spec.product, feeds=chosen_feeds, metrics=metrics
+    )
     consumer = StreamConsumer(
         source, EventWriter(spec, store), metrics=metrics, marks=marks
     )
@@ -199,10 +201,10 @@ def _run(consumer: StreamConsumer, source: Source, *, until_idle: bool) -> None:
     console.say("applying events; Ctrl-C ends")
     consumer.run(stopped, until_idle_s=1.0 if until_idle else None)
     source.close()
-    console.out.print(_told(consumer.tally), highlight=False)
+    console.out.print(_tally_text(consumer.tally), highlight=False)
 
 
-def _told(tally: Tally) -> str:
+def _tally_text(tally: Tally) -> str:
     return (
         f"applied {tally.applied:,}, had already {tally.duplicates:,}, "
         f"dead letters {tally.buried:,}, retries {tally.retries:,}"

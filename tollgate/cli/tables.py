@@ -59,7 +59,7 @@ def load_tables(
     store: RedisStore,
     *,
     rate: float | None,
-    tell: Callable[[str], None] = console.result,
+    report: Callable[[str], None] = console.result,
 ) -> dict[str, TableLoadCounts]:
     """
     Load tables into the store.
@@ -69,7 +69,7 @@ def load_tables(
         spec: The features that read them.
         store: The store to load them into.
         rate: Most rows a second; None for as fast as Redis accepts them.
-        tell: Called with a line when a table is done.
+        report: Called with a line when a table is done.
 
     Returns:
         The result, by file.
@@ -78,20 +78,20 @@ def load_tables(
 
     loaded = {}
     for table, rows in tables:
-        begun_s = time.monotonic()
+        started_s = time.monotonic()
         with console.progress(f"loading {table.name}") as advance:
             done = load_table(
                 spec, table, rows, store, rate_per_s=rate, progress=advance
             )
-        taken_s = time.monotonic() - begun_s
-        tell(f"{rows.source}: {_told(done)}, in {taken_s:.1f} s")
+        taken_s = time.monotonic() - started_s
+        report(f"{rows.source}: {_counts_text(done)}, in {taken_s:.1f} s")
         loaded[str(rows.source)] = done
         if late := _late(table, done):
             console.say(late)
     return loaded
 
 
-def _told(done: TableLoadCounts) -> str:
+def _counts_text(done: TableLoadCounts) -> str:
     parts = [
         f"{done.rows:,} rows of {done.ids:,} ids",
         f"{done.done_before:,} done before",

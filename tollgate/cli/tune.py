@@ -163,11 +163,11 @@ def _tune(
             console.say(f"put back: {', '.join(override.left)}")
         if restore:
             return
-        tuned = bench.tune(report=_say)
+        tuned = bench.tune(report=_print_progress)
     folder = out or chosen.state_path / "tune" / bench.wanted.name
     bench.keep(tuned, folder)
     if not as_json:
-        _tell(bench, tuned, folder)
+        _print_result(bench, tuned, folder)
     written = bench.write(tuned) if write and tuned.winner is not None else []
     if as_json:
         report = {
@@ -217,7 +217,7 @@ def _server(chosen: Settings, *, yes: bool, write: bool) -> Address:
         raise InputError("--write", problem)
     if not yes:
         if not chosen.staging:
-            problem = "would load this server and start its steps anew; say `staging: "
+            problem = "would load this server and restart its steps; say `staging: "
             problem += "true` in tollgate.yaml where that may be, or --yes"
             raise InputError("tune", problem)
         require_idle(server)
@@ -239,12 +239,12 @@ def _ended_by_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _say(text: str) -> None:
+def _print_progress(text: str) -> None:
     """Print the progress; each message stays on one line."""
     console.err.print(text, highlight=False, soft_wrap=True)
 
 
-def _tell(bench: Bench, tuned: TuningResult, folder: Path) -> None:
+def _print_result(bench: Bench, tuned: TuningResult, folder: Path) -> None:
     """Print the Pareto front, a comparison with the best, and where the rest is."""
     from rich.table import Table
 

@@ -59,35 +59,35 @@ class GatewayMetrics:
 
     def __init__(self, path: Path, *, limits: Limits | None = None) -> None:
         from prometheus_client import CollectorRegistry, Histogram
-        from prometheus_client import Counter as Counted
+        from prometheus_client import Counter as CounterMetric
 
         self.registry = CollectorRegistry()
         self._log = RequestsLog(path)
         self._callers: set[str] = set()
-        self._requests = Counted(
+        self._requests = CounterMetric(
             "tollgate_gateway_requests",
-            "Requests by what asked, what became of them, caller and gRPC status",
+            "Requests by kind, outcome, caller and gRPC status",
             ("asked", "outcome", "caller", "status"),
             registry=self.registry,
         )
         self._seconds = Histogram(
             "tollgate_gateway_request_seconds",
-            "Time of a request, from its first byte to the last of the answer",
+            "Time from the first byte of a request to the last byte of its response",
             ("asked", "outcome"),
             buckets=STEP_BUCKETS_S,
             registry=self.registry,
         )
-        self._unreadable = Counted(
+        self._unreadable = CounterMetric(
             "tollgate_gateway_unreadable_lines",
-            "Lines of nginx that are none",
+            "Lines of nginx's log that cannot be read",
             registry=self.registry,
         )
         if limits is not None:
-            self._tell(limits)
+            self._export_limits(limits)
 
-    def look(self) -> None:
+    def update(self) -> None:
         """
-        Count the lines that nginx wrote since the last look.
+        Count the lines that nginx wrote since the last update.
 
         Raises:
             InputError: The file cannot be read.
@@ -109,8 +109,8 @@ class GatewayMetrics:
             found[asked, outcome, caller, status] += 1
             self._seconds.labels(asked, outcome).observe(seconds)
         for (asked, outcome, caller, status), number in found.items():
-            told = (self._caller(caller), _NO_STATUS.get(status, "UNKNOWN"))
-            self._requests.labels(asked, outcome, *told).inc(number)
+            labels = (self._caller(caller), _NO_STATUS.get(status, "UNKNOWN"))
+            self._requests.labels(asked, outcome, *labels).inc(number)
 
     def _lines(self, text: bytes) -> Iterable[_Line]:
         try:
@@ -137,12 +137,12 @@ class GatewayMetrics:
         self._callers.add(name)
         return name
 
-    def _tell(self, limits: Limits) -> None:
+    def _export_limits(self, limits: Limits) -> None:
         from prometheus_client import Gauge
 
         self._under_way = Gauge(
             "tollgate_gateway_in_flight_limit",
-            "Decisions that may be under way at once",
+            "Decisions that may be in flight at once",
             ("of",),
             registry=self.registry,
         )

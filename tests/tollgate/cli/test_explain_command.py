@@ -63,7 +63,7 @@ def test_a_decision_is_explained_where_it_is(
     assert "thresholds of segment" in text
     assert "moved the score by" in text
     assert "terminal_risk_7d" in text
-    assert "a person is told:" in text
+    assert "reasons for the person:" in text
     assert "  1. The purchase looks very much like known fraud." in text
     status, text = run("explain", one, *where, "--json")
     assert status == 0, text

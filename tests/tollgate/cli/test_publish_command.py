@@ -52,7 +52,7 @@ def test_result_is_told_with_the_figures(run: Run, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout == (
         "published  fraud_model version 2\n"
-        "serving    no server was told; it loads what the release names\n"
+        "serving    no server was notified; it loads what the release names\n"
     )
     assert "fit the repository" in done.stderr
     assert "µs per row: " in done.stderr

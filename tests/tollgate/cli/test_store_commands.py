@@ -64,7 +64,7 @@ def test_a_model_is_published_into_a_store(
     done = run(tmp_path / "ada", url, "publish", str(model), "--no-dry-load")
     assert done.returncode == 0, done.stderr
     assert "published  fraud_model version 2" in done.stdout
-    assert "no server was told" in done.stdout
+    assert "no server was notified" in done.stdout
     there = object_store.files().find("commands/models/fraud_model/2")
     assert sorted(Path(name).name for name in there) == sorted(os.listdir(model))
     listed = run(tmp_path / "bob", url, "release", "versions", "--json")

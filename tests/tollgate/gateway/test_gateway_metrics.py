@@ -174,10 +174,10 @@ def test_what_is_looked_at_is_what_nginx_wrote(tmp_path: Path) -> None:
     """From the file into the counts."""
     path = tmp_path / "requests.log"
     counted = GatewayMetrics(path)
-    counted.look()
+    counted.update()
     path.write_bytes(PASSED)
-    counted.look()
-    counted.look()
+    counted.update()
+    counted.update()
     counted.close()
     assert value(counted, REQUESTS, **labels("decision", "passed")) == 1
     assert value(counted, "tollgate_gateway_in_flight_limit", of="all") is None
