@@ -144,7 +144,7 @@ _FEEDS = Row(
                     "{{feed}}",
                 ),
             ),
-            text="How old what windows may be missing is.",
+            text="Age of the events that windows may be missing.",
         ),
         Panel(
             "Stream: events",

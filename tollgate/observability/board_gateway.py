@@ -15,7 +15,7 @@ GATEWAY = Row(
     "Gateway, all products together",
     (
         Panel(
-            "Decisions asked for, by outcome",
+            "Decisions requested, by outcome",
             "reqps",
             (
                 Query(
@@ -32,11 +32,11 @@ GATEWAY = Row(
                 # Without any refusal there is no series.
                 Query(f"({_REFUSED} or 0 * {_ASKED}) / {_ASKED}", "{{asked}}"),
             ),
-            text="Of all that were asked for, for whatever reason. Of `bulk` most may "
-            "be: it gives way.",
+            text="Share of the requested decisions, for any reason. Bulk requests are "
+            "refused first.",
         ),
         Panel(
-            "Under way, and the bound",
+            "In flight, and the limit",
             "short",
             (
                 Query(rate(f"{_SECONDS}_sum{{{_DECISIONS}}}"), "under way"),

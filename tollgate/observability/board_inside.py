@@ -38,7 +38,7 @@ QUEUES = Row(
             text="The queue delays of the steps are part of it.",
         ),
         Panel(
-            "Requests under way",
+            "Requests in flight",
             "short",
             (
                 Query(
@@ -136,7 +136,7 @@ PROCESSES = Row(
                     empty=_NO_FAULT,
                 ),
             ),
-            text="Within an hour; part and whether it was mended.",
+            text="Within an hour; part and whether it was repaired.",
         ),
         Panel(
             "Background loops",
@@ -146,7 +146,7 @@ PROCESSES = Row(
                     "sum by (loop) (increase(tollgate_background_errors_total[1h])) "
                     "> 0",
                     "{{loop}}: errors",
-                    empty="no background loop met an error nobody foresaw",
+                    empty="no background loop met an unexpected error",
                 ),
                 Query(
                     "max by (loop) (tollgate_background_failures) > 0",
@@ -154,7 +154,7 @@ PROCESSES = Row(
                     empty="every background loop works",
                 ),
             ),
-            text="Errors that nobody foresaw, within an hour; 5 failures in a row are "
+            text="Unexpected errors within an hour; 5 failures in a row are "
             "a loop that is stuck.",
         ),
         Panel(

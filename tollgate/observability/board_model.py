@@ -7,7 +7,7 @@ from tollgate.observability.panel import Board, Panel, Query, Row, quantile, rat
 _OF = 'product="$product"'
 _DECISIONS = f"tollgate_decisions_total{{{_OF}}}"
 _NO_TRIAL = "nobody is on trial"
-_NO_MONITOR = "no monitor looks at the journal"
+_NO_MONITOR = "no monitor reads the journal"
 _NO_LABELS = "labels come days later"
 
 _MEAN = (
@@ -94,7 +94,7 @@ _SCORES = Row(
             "short",
             (Query(f"({_MEAN} - {_TRAINED}) / {_SIGMA}", "{{release}}"),),
             text="Mean log-odds of an hour against those of training; beyond 2 "
-            "TollgateScoreMoved is told.",
+            "TollgateScoreMoved fires.",
         ),
     ),
 )
@@ -140,7 +140,7 @@ _DRIFT = Row(
             text="Of the newest day that is old enough for its labels to have come.",
         ),
         Panel(
-            "Since the monitor looked",
+            "Time since the monitor read the journal",
             "s",
             (
                 Query(

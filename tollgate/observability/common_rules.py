@@ -82,7 +82,7 @@ ALERTS = (
         "TollgateWindowOverflow",
         "sum by (product) (increase(tollgate_degraded_rows_total"
         '{bit="WINDOW_OVERFLOW"}[15m])) > 0',
-        "Rows are decided on windows that lack events: an id has more than are kept",
+        "Rows are decided on windows that lack events: an id has more than are stored",
         severity="ticket",
         wait="5m",
     ),
@@ -97,7 +97,7 @@ ALERTS = (
     Alert(
         "TollgateHealing",
         f"sum by (product, part) (increase(tollgate_faults_total[15m])) > {FAULTS}",
-        f"A part was mended more than {FAULTS} times in 15 minutes",
+        f"A part was repaired more than {FAULTS} times in 15 minutes",
         severity="ticket",
         wait="0m",
     ),
@@ -107,7 +107,7 @@ ALERTS = (
         'sum by (product, part) ((tollgate_faults_total{mended="false"} unless '
         'tollgate_faults_total{mended="false"} offset 15m) > 0 or '
         'increase(tollgate_faults_total{mended="false"}[15m]) > 0)',
-        "Something went wrong that the supervisor could not mend",
+        "The supervisor could not repair a fault",
         severity="page",
         wait="0m",
     ),
@@ -123,8 +123,7 @@ ALERTS = (
         "TollgateLoopErrors",
         "sum by (product, model, instance, loop) "
         f"(increase(tollgate_background_errors_total[1h])) > {LOOP_ERRORS}",
-        f"A background loop met over {LOOP_ERRORS} errors in an hour that nobody "
-        "foresaw",
+        f"A background loop met over {LOOP_ERRORS} unexpected errors in an hour",
         severity="ticket",
         wait="0m",
     ),
@@ -132,7 +131,8 @@ ALERTS = (
         "TollgateStoreBreakerOpen",
         "sum by (product) (rate(tollgate_store_calls_total"
         '{outcome="not_made"}[2m])) > 0',
-        "The store is left alone: rows are decided on last known values or defaults",
+        "The circuit breaker is open: rows are decided on last known values or "
+        "defaults",
         severity="page",
         wait="1m",
     ),

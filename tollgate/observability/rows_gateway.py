@@ -36,7 +36,7 @@ GATEWAY = (
         "gauge",
         "requests",
         "of",
-        "decisions that may be under way at once: `all`, those of one `caller`, `bulk`",
+        "decisions that may be in flight at once: `all`, those of one `caller`, `bulk`",
     ),
     _row(
         "caller_rate_limit",
@@ -50,7 +50,7 @@ GATEWAY = (
         "counter",
         "lines",
         "",
-        "of nginx, that are none; 0 unless its disk was full",
+        "of nginx's log that cannot be read; 0 unless its disk was full",
     ),
     *PROCESS,
 )

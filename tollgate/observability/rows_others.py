@@ -105,7 +105,7 @@ SUPERVISOR = (
         "counter",
         "faults",
         "product part mended",
-        "what went wrong; `product` is empty for what all share",
+        "faults; `product` is empty for a part that all products share",
     ),
     _row("mend_seconds", "histogram", "s", "product part", "from noticing to mended"),
     _row(
@@ -132,7 +132,13 @@ SUPERVISOR = (
         "product model version instance",
         "since its start",
     ),
-    _row("steps_recycled", "gauge", "steps", "", "started anew although they worked"),
+    _row(
+        "steps_recycled",
+        "gauge",
+        "steps",
+        "",
+        "working steps that were restarted because of age or size",
+    ),
     _row(
         "supervisor_start_time_seconds",
         "gauge",
@@ -158,7 +164,7 @@ JOURNAL = (
         "counter",
         "decisions",
         "product",
-        "that came again and were left out",
+        "duplicates, which were dropped",
     ),
     _row(
         "journal_lost_records",

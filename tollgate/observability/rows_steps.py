@@ -35,7 +35,7 @@ TRITON = (
     _triton(
         "request_duration_us",
         "µs",
-        "time of all requests; its rate / 10⁶ is how many are under way at once",
+        "time of all requests; its rate / 10⁶ is how many are in flight",
     ),
     _triton("queue_duration_us", "µs", "of it in the queue"),
     _triton("compute_input_duration_us", "µs", "of it copying inputs"),
@@ -172,7 +172,7 @@ STEPS = (
         "counter",
         "rows",
         "kept",
-        "rows that the store missed: kept for later `yes`, or `no`",
+        "rows that the store missed: spooled for later `yes`, or `no`",
     ),
     _step(
         "earlier_decisions_total",

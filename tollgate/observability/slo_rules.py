@@ -144,7 +144,7 @@ def alerts(product: str, slo: Slo, *, steps: tuple[str, ...]) -> list[Alert]:
         Alert(
             "TollgateDown",
             f"absent(tollgate_ready{{{of}}})",
-            "No supervisor tells of the product: its targets are not scraped, or gone",
+            "No supervisor reports the product: its targets are not scraped, or gone",
             severity="page",
             product=product,
             wait="2m",
