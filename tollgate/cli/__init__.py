@@ -75,9 +75,9 @@ def _run() -> None:
 def main() -> None:
     """Run the command line; turn a known error into one line and its exit status."""
     if os.getpid() == 1:
-        from tollgate.cli.first_process import leave_first_place
+        from tollgate.cli.first_process import reap_as_first_process
 
-        leave_first_place()
+        reap_as_first_process()
     try:
         _run()
     except TollgateError as exc:

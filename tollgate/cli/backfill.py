@@ -11,7 +11,7 @@ import typer
 
 from tollgate.cli import console, pipeline, repair, running, tables
 from tollgate.cli.options import Json, Product, Repository, State, StoreUrl
-from tollgate.cli.repositories import to_read
+from tollgate.cli.repositories import open_for_reading
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def rebuild(
 
 
 def _released(chosen: Settings) -> FeatureSpec:
-    with to_read(chosen) as repository:
+    with open_for_reading(chosen) as repository:
         return pipeline.served_spec(repository, product=chosen.product)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from tollgate.cli import console, pipeline
 from tollgate.cli.budget_promise import promise_of
-from tollgate.cli.repositories import to_read
+from tollgate.cli.repositories import open_for_reading
 from tollgate.features.wire import all_fields, wire_inputs
 from tollgate.repository.slo import read_slo
 from tollgate.settings import Settings
@@ -35,7 +35,7 @@ def judge_answers(
     """
     from loadtests.budget import measure_answers
 
-    with to_read(chosen) as models:
+    with open_for_reading(chosen) as models:
         slo = read_slo(models, product=chosen.product)
         promise = promise_of(slo, target=target, room=room)
         spec = pipeline.served_spec(models, product=chosen.product)

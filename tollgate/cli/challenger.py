@@ -12,17 +12,17 @@ from tollgate.cli import console, running
 from tollgate.cli.options import Json, Repository
 from tollgate.cli.release import Product, State
 from tollgate.cli.repositories import (
+    open_for_changes,
+    open_for_reading,
+    open_refreshable,
     require_no_mirror,
-    to_change,
-    to_look,
-    to_read,
 )
 from tollgate.cli.scraping import (
     LOOPBACK,
     MetricsHost,
     MetricsPort,
-    offer,
     require_metrics_port,
+    serve_metrics,
 )
 from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError
@@ -62,7 +62,7 @@ def report(
     from tollgate.repository.gates import read_gates
 
     chosen = console.settings(repository=repository, product=product, state=state)
-    with to_read(chosen) as repository_here:
+    with open_for_reading(chosen) as repository_here:
         trial = _trial_state(chosen, repository_here, name=name)
         gates = read_gates(repository_here, product=chosen.product)
     summary = make_report(trial, gates)
@@ -116,7 +116,7 @@ def run(
     require_metrics_port(metrics_port, host=metrics_host)
     folder = folder_of(chosen.state_path, chosen.product)
     require_no_mirror(chosen)
-    here, refresh = to_look(chosen)
+    here, refresh = open_refreshable(chosen)
     refresh()
     folder.mkdir(parents=True, exist_ok=True)
     url = running.journal_url(chosen)
@@ -128,7 +128,7 @@ def run(
             repository=here,
             product=chosen.product,
             folder=folder,
-            changing=partial(to_change, chosen),
+            changing=partial(open_for_changes, chosen),
             refresh=refresh,
             judge_s=seconds(judge_every, flag="--judge-every"),
             say=console.say,
@@ -136,7 +136,7 @@ def run(
         metrics = TrialMetrics(
             chosen.product, trials=worker.counted, tally=lambda: worker.tally
         )
-        offer(metrics.registry, metrics_port, host=metrics_host)
+        serve_metrics(metrics.registry, metrics_port, host=metrics_host)
         stopped = stop_on_signal()
         console.say("counting decisions; Ctrl-C ends")
         worker.run(stopped, until_idle_s=_IDLE_S if until_idle else None)

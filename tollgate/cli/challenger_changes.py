@@ -23,7 +23,7 @@ from tollgate.cli.release_changes import (
     settings_of,
     versions_of,
 )
-from tollgate.cli.repositories import to_change
+from tollgate.cli.repositories import open_for_changes
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def start(
     asks = require_approval if mode == "canary" else False
     chosen = settings_of(repository, product, state, asks)
     who = actor or getpass.getuser()
-    with to_change(chosen) as folder:
+    with open_for_changes(chosen) as folder:
         snapshot = RepositorySnapshot(folder)
         current = snapshot.release(chosen.product)
         changed = with_challenger(
@@ -128,7 +128,7 @@ def raise_share(
 
     chosen = settings_of(repository, product, state, require_approval)
     who = actor or getpass.getuser()
-    with to_change(chosen) as folder:
+    with open_for_changes(chosen) as folder:
         snapshot = RepositorySnapshot(folder)
         current = snapshot.release(chosen.product)
         changed = with_percent(
@@ -165,7 +165,7 @@ def stop(
 
     # Stopping a trial needs no approval.
     chosen = settings_of(repository, product, state, False)
-    with to_change(chosen) as folder:
+    with open_for_changes(chosen) as folder:
         snapshot = RepositorySnapshot(folder)
         current = snapshot.release(chosen.product)
         changed = without_challenger(snapshot, product=chosen.product)
@@ -195,7 +195,7 @@ def promote(
     from tollgate.repository.trial import promoted
 
     chosen = settings_of(repository, product, state, require_approval)
-    with to_change(chosen) as folder:
+    with open_for_changes(chosen) as folder:
         snapshot = RepositorySnapshot(folder)
         current = snapshot.release(chosen.product)
         release = promoted(snapshot, product=chosen.product)

@@ -11,7 +11,7 @@ import typer
 
 from tollgate.cli import console
 from tollgate.cli.options import Json, ModelConfigName, Repository
-from tollgate.cli.repositories import to_read
+from tollgate.cli.repositories import open_for_reading
 from tollgate.settings import Settings
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def check(
     is_named = product is not None or (
         len(chosen.products) == 1 and chosen.products != Settings().products
     )
-    with to_read(chosen) as folder:
+    with open_for_reading(chosen) as folder:
         release = release_of(target) if target else ""
         line = read_server_command_line(server_args) if server_args else None
         report = lint(

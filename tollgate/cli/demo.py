@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # The weeks of the handbook's baseline, within our own simulated history.
 _TRAIN_FROM = date(2018, 7, 25)
 _TRAIN_DAYS, _DELAY_DAYS, _TEST_DAYS = 7, 7, 7
-_JUDGED = (
+_EVALUATION_ROWS = (
     "simulated purchases (their frauds follow three simple rules, so these figures say "
     "nothing about real payments; cards known as defrauded are left out)"
 )
@@ -36,7 +36,7 @@ _BATCH_ROWS, _IN_FLIGHT = 1, 8
 _FORMAT = 2
 
 
-class Remembered(msgspec.Struct, frozen=True):
+class DemoRecord(msgspec.Struct, frozen=True):
     """
     Record of an earlier demo, so that the next one can skip finished work.
 
@@ -65,18 +65,20 @@ def demo(product: Product = None) -> None:
     state.mkdir(parents=True, exist_ok=True)
     history_file = state / "demo" / "history.parquet"
     with report.timed("simulated history") as note:
-        note(_simulated(history_file))
+        note(_simulate_if_missing(history_file))
     copy = state / "model_repository"
     source = chosen.repository_path
     spec, purchases = _read(source, history_file, product=chosen.product)
     last = int(np.searchsorted(purchases.event_time_us, _decide_from_us())) + _HELD_OUT
     with report.timed("trained, converted, proven, published, released") as note:
-        note(_published(source, copy, spec=spec, history=purchases, state=state))
+        note(
+            _publish_if_changed(source, copy, spec=spec, history=purchases, state=state)
+        )
     decided = purchases.take(slice(0, last))
     _serve_and_decide(copy, spec=spec, history=decided, chosen=chosen)
 
 
-def _simulated(path: Path) -> str:
+def _simulate_if_missing(path: Path) -> str:
     if path.exists():
         return f"unchanged since the last run ({path.stat().st_size / 1e6:.0f} MB)"
     from tollgate.simulate import simulate, write
@@ -92,7 +94,7 @@ def _simulated(path: Path) -> str:
 def _read(repository: Path, path: Path, *, product: str) -> tuple[FeatureSpec, History]:
     """Read the part of the history that the demo needs."""
     from tollgate.cli import pipeline
-    from tollgate.cli.replaying import cut
+    from tollgate.cli.replaying import purchases_in_reach
     from tollgate.history import read_history
 
     pipeline.require_repository(repository)
@@ -102,7 +104,9 @@ def _read(repository: Path, path: Path, *, product: str) -> tuple[FeatureSpec, H
     last = int(np.searchsorted(whole.event_time_us, _decide_from_us())) + _HELD_OUT
     _write_next(whole, np.arange(last, last + _NEXT), spec=spec, folder=path.parent)
     until_us = _decide_from_us() + _TEST_DAYS * _DAY_US
-    return spec, cut(whole, spec=spec, from_us=first_us, until_us=until_us)
+    return spec, purchases_in_reach(
+        whole, spec=spec, from_us=first_us, until_us=until_us
+    )
 
 
 def _write_next(
@@ -121,7 +125,7 @@ def _write_next(
     pl.DataFrame(decoded).write_csv(folder / report.NEXT_FILE)
 
 
-def _published(
+def _publish_if_changed(
     source: Path, copy: Path, *, spec: FeatureSpec, history: History, state: Path
 ) -> str:
     """Train and publish into a copy of the repository, unless an earlier demo did."""
@@ -132,7 +136,7 @@ def _published(
     record = state / "demo" / "published.json"
     digest = hash_tree(source)
     if copy.is_dir() and record.exists():
-        known = msgspec.json.decode(record.read_bytes(), type=Remembered)
+        known = msgspec.json.decode(record.read_bytes(), type=DemoRecord)
         if (known.format, known.repository) == (_FORMAT, digest):
             return f"{known.release}, unchanged since the last run"
     record.unlink(missing_ok=True)
@@ -154,12 +158,12 @@ def _published(
             spec=spec,
             train=parts.train,
             judged=parts.test,
-            source=_JUDGED,
+            source=_EVALUATION_ROWS,
             repository=copy,
             reason="demo: trained on a week of simulated purchases",
             progress=advance,
         )
-    known = Remembered(format=_FORMAT, repository=digest, release=release.name)
+    known = DemoRecord(format=_FORMAT, repository=digest, release=release.name)
     record.write_bytes(msgspec.json.encode(known))
     return f"{release.name}, from {int(parts.train.sum()):,} purchases"
 
@@ -191,7 +195,7 @@ def _serve_and_decide(
         ):
             answered = list(
                 pipeline.decide_history(
-                    _unseen(history, spec=spec, store_url=server.store_url),
+                    _not_in_store(history, spec=spec, store_url=server.store_url),
                     spec=spec,
                     grpc_url=server.grpc_url,
                     store_url=server.store_url,
@@ -206,7 +210,7 @@ def _serve_and_decide(
     report.decisions(decided, join([answer for _, answer in answered]), spec=spec)
 
 
-def _unseen(history: History, *, spec: FeatureSpec, store_url: str) -> History:
+def _not_in_store(history: History, *, spec: FeatureSpec, store_url: str) -> History:
     """
     Return the history without the purchases that an earlier demo put into the store.
 

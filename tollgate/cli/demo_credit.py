@@ -42,8 +42,8 @@ def demo_credit(chosen: Settings) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with report.timed("simulated applications") as note:
         frame = simulate_credit(rows=_ROWS)
-        asked = frame[_ROWS - _HELD_OUT :][:_DECIDED]
-        asked[:20].drop("label", *SENSITIVE).write_csv(folder / NEXT_FILE)
+        applications = frame[_ROWS - _HELD_OUT :][:_DECIDED]
+        applications[:20].drop("label", *SENSITIVE).write_csv(folder / NEXT_FILE)
         share = int(frame["label"].sum()) / len(frame)
         note(f"{len(frame):,}, {share:.1%} not repaid")
     copy = folder / "model_repository"
@@ -51,10 +51,10 @@ def demo_credit(chosen: Settings) -> None:
     shutil.copytree(source, copy)
     spec = pipeline.served_spec(copy, product=chosen.product)
     with report.timed("trained, converted, proven, published, released") as note:
-        note(_published(frame, spec=spec, repository=copy))
+        note(_publish(frame, spec=spec, repository=copy))
     step = read_product(copy, chosen.product).model_step
     card = max((copy / step).glob("*/card.html"), key=lambda one: int(one.parent.name))
-    _serve_and_decide(asked, spec=spec, repository=copy, chosen=chosen)
+    _serve_and_decide(applications, spec=spec, repository=copy, chosen=chosen)
     report.next_steps(
         ("the model card, with errors by what the model is never shown", str(card)),
         ("serve what was trained", f"tollgate up --product credit --repository {copy}"),
@@ -65,7 +65,7 @@ def demo_credit(chosen: Settings) -> None:
     )
 
 
-def _published(frame: pl.DataFrame, *, spec: FeatureSpec, repository: Path) -> str:
+def _publish(frame: pl.DataFrame, *, spec: FeatureSpec, repository: Path) -> str:
     from converters.sources.libraries import require_library
     from tollgate.cli import pipeline
 
@@ -91,7 +91,7 @@ def _published(frame: pl.DataFrame, *, spec: FeatureSpec, repository: Path) -> s
 
 
 def _serve_and_decide(
-    asked: pl.DataFrame, *, spec: FeatureSpec, repository: Path, chosen: Settings
+    applications: pl.DataFrame, *, spec: FeatureSpec, repository: Path, chosen: Settings
 ) -> None:
     from tollgate.server.embedded import serve
 
@@ -106,33 +106,37 @@ def _serve_and_decide(
         release = server.serving[spec.product].release
         ready = f"Triton and Redis, release {release}, grpc {server.grpc_url}"
         report.step("server up", ready, time.monotonic() - started)
-        with report.timed(f"decided {len(asked):,} held-out applications") as note:
-            answers = _decided(asked, spec=spec, server=server)
+        with report.timed(
+            f"decided {len(applications):,} held-out applications"
+        ) as note:
+            answers = _decide(applications, spec=spec, server=server)
             note(f"over gRPC, one a request, {_IN_FLIGHT} in flight")
         declined = np.flatnonzero(answers.decision == "decline")
-        found = _explained(
-            asked["transaction_id"][int(declined[0])],
+        found = _explain(
+            applications["transaction_id"][int(declined[0])],
             server=server,
             repository=repository,
             spec=spec,
         )
-    _print(asked, answers)
-    _print_notice(found, asked["transaction_id"][int(declined[0])])
+    _print(applications, answers)
+    _print_notice(found, applications["transaction_id"][int(declined[0])])
 
 
-def _decided(asked: pl.DataFrame, *, spec: FeatureSpec, server: Embedded) -> Decisions:
+def _decide(
+    applications: pl.DataFrame, *, spec: FeatureSpec, server: Embedded
+) -> Decisions:
     from clients.client import Client
     from clients.decisions import join
     from tollgate.cli.wire import field_columns, wire_fields
     from tollgate.features.wire import wire_inputs
 
-    fields = wire_fields(spec, asked)
+    fields = wire_fields(spec, applications)
     columns: dict[str, Any] = dict(
-        field_columns(asked, fields, errors=[""] * len(asked))
+        field_columns(applications, fields, errors=[""] * len(applications))
     )
     for name in spec.columns:
-        columns[name] = asked[name].to_list()
-    columns["event_time"] = asked["event_time"].dt.epoch("us").to_list()
+        columns[name] = applications[name].to_list()
+    columns["event_time"] = applications["event_time"].dt.epoch("us").to_list()
     with Client(
         server.grpc_url,
         product=spec.product,
@@ -145,7 +149,7 @@ def _decided(asked: pl.DataFrame, *, spec: FeatureSpec, server: Embedded) -> Dec
         )
 
 
-def _explained(
+def _explain(
     application: str, *, server: Embedded, repository: Path, spec: FeatureSpec
 ) -> ExplainedRecord:
     """Explain one decision that is still pending in the journal's stream."""
@@ -169,13 +173,16 @@ def _explained(
     )
 
 
-def _print(asked: pl.DataFrame, answers: Decisions) -> None:
+def _print(applications: pl.DataFrame, answers: Decisions) -> None:
     from rich.table import Table
 
     table = Table(title="what was decided")
     for name in ("decision", "applications", "of them not repaid", "amount"):
         table.add_column(name, justify="left" if name == "decision" else "right")
-    label, amount = asked["label"].to_numpy() == 1, asked["amount"].to_numpy()
+    label, amount = (
+        applications["label"].to_numpy() == 1,
+        applications["amount"].to_numpy(),
+    )
     for decision in ("approve", "review", "decline"):
         rows = answers.decision == decision
         counts = f"{int(rows.sum()):,}", f"{int(label[rows].sum()):,}"
@@ -184,8 +191,8 @@ def _print(asked: pl.DataFrame, answers: Decisions) -> None:
     groups = Table(title=f"by {_BY}, which the model is never shown")
     for name in (_BY, "applications", "approved", "declined though repaid"):
         groups.add_column(name, justify="left" if name == _BY else "right")
-    for value in asked[_BY].unique().sort():
-        rows = (asked[_BY] == value).to_numpy()
+    for value in applications[_BY].unique().sort():
+        rows = (applications[_BY] == value).to_numpy()
         approved = (answers.decision[rows] == "approve").mean()
         wrong = (answers.decision[rows & ~label] == "decline").mean()
         groups.add_row(value, f"{int(rows.sum()):,}", f"{approved:.1%}", f"{wrong:.1%}")

@@ -53,7 +53,7 @@ def evaluate(
 ) -> None:
     """Train on some weeks of a history, serve the model, and judge its decisions."""
     from tollgate.cli import pipeline
-    from tollgate.cli.replaying import cut
+    from tollgate.cli.replaying import purchases_in_reach
     from tollgate.evaluation import day_of, split
     from tollgate.evaluation import evaluate as judge
     from tollgate.history import read_history
@@ -67,7 +67,7 @@ def evaluate(
     pipeline.require_entities(spec)
     first = train_from.date()
     test_us = _us(first, days=train_days + delay_days)
-    purchases = cut(
+    purchases = purchases_in_reach(
         read_history(history, spec=spec),
         spec=spec,
         from_us=_us(first),

@@ -62,14 +62,14 @@ def explain(
     )
     place = folder or default_folder(chosen)
     try:
-        found = _sealed(
+        found = _explain_sealed(
             decision, place, keys or default_keys(place), chosen, customer=customer
         )
     except InputError as exc:
-        waiting = _waiting(decision, place, chosen, instead=exc)
-        if waiting is None:
+        pending = _explain_pending(decision, place, chosen, instead=exc)
+        if pending is None:
             raise
-        found = waiting
+        found = pending
     if notice:
         from tollgate.audit.notice import notice_text
 
@@ -81,7 +81,7 @@ def explain(
     _print(found)
 
 
-def _sealed(
+def _explain_sealed(
     decision: str, place: Path, keys: Path, chosen: Settings, *, customer: str | None
 ) -> ExplainedRecord:
     """Explain a sealed decision; raise InputError if there is none."""
@@ -102,7 +102,7 @@ def _sealed(
     )
 
 
-def _waiting(
+def _explain_pending(
     decision: str, place: Path, chosen: Settings, *, instead: object
 ) -> ExplainedRecord | None:
     """

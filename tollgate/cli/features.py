@@ -146,7 +146,7 @@ def build(
     }
     columns |= feature_columns(loaded.feature_names, features.astype(dtype))
     if keep:
-        columns |= _carried(history, keep, taken=columns)
+        columns |= _copied_columns(history, keep, taken=columns)
     write(pl.DataFrame(columns), out)
     console.say(f"{len(purchases):,} rows of {features.shape[1]} features → {out}")
 
@@ -185,12 +185,12 @@ def replay(
     """
     Replay a history through the online path; compare each bit with the offline path.
     """
-    from tollgate.cli.replaying import compare_with_offline, cut
+    from tollgate.cli.replaying import compare_with_offline, purchases_in_reach
     from tollgate.features.spec import load_spec
     from tollgate.history import read_history
 
     loaded = load_spec(spec)
-    purchases = cut(
+    purchases = purchases_in_reach(
         read_history(history, spec=loaded),
         spec=loaded,
         from_us=_us(since.date()),
@@ -219,7 +219,7 @@ def _us(day: date) -> int:
     return int(np.datetime64(day, "us").astype(np.int64))
 
 
-def _carried(
+def _copied_columns(
     path: Path, names: list[str], *, taken: Mapping[str, object]
 ) -> dict[str, object]:
     """Read further columns of a history's file; its rows are in the same order."""

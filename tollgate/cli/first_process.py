@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import signal
 
-_PASSED_ON = {
+_FORWARDED = {
     signal.SIGTERM,
     signal.SIGINT,
     signal.SIGHUP,
@@ -22,29 +22,29 @@ _PASSED_ON = {
 _KILLED = 128  # a shell adds the number of the signal to this
 
 
-def leave_first_place() -> None:
+def reap_as_first_process() -> None:
     """
     Continue in a child; this process waits for it, reaps zombies, and exits as it did.
 
     Call it before any thread starts.
     """
     # The kernel holds blocked signals until they are read, so none is lost in between.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_PASSED_ON, signal.SIGCHLD})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {*_FORWARDED, signal.SIGCHLD})
     worker = os.fork()
     if worker == 0:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return
     while True:
-        number = signal.sigwait({*_PASSED_ON, signal.SIGCHLD})
+        number = signal.sigwait({*_FORWARDED, signal.SIGCHLD})
         if number != signal.SIGCHLD:
             os.kill(worker, number)
             continue
-        status = _reaped(worker)
+        status = _reap(worker)
         if status is not None:
             os._exit(status)
 
 
-def _reaped(worker: int) -> int | None:
+def _reap(worker: int) -> int | None:
     """Reap all ended children; return the worker's exit status if it is among them."""
     while True:
         pid, status = os.waitpid(-1, os.WNOHANG)

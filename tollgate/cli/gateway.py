@@ -17,8 +17,8 @@ from tollgate.cli.scraping import (
     LOOPBACK,
     MetricsHost,
     MetricsPort,
-    offer,
     require_metrics_port,
+    serve_metrics,
 )
 from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import ServerError, TollgateError
@@ -207,7 +207,7 @@ def metrics(
     stopped = stop_on_signal()
     limits = Limits(rate, in_flight, caller_in_flight, bulk_in_flight)
     gateway_metrics = GatewayMetrics(requests, limits=limits)
-    offer(gateway_metrics.registry, metrics_port, host=metrics_host)
+    serve_metrics(gateway_metrics.registry, metrics_port, host=metrics_host)
     console.say(f"{requests} is counted; http://{metrics_host}:{metrics_port}/metrics")
 
     def check() -> None:
@@ -288,7 +288,7 @@ def _export_metrics(gateway: Gateway, port: int, *, host: str) -> GatewayMetrics
     from tollgate.gateway.metrics import GatewayMetrics
 
     gateway_metrics = GatewayMetrics(gateway.requests, limits=gateway.limits)
-    offer(gateway_metrics.registry, port, host=host)
+    serve_metrics(gateway_metrics.registry, port, host=host)
     return gateway_metrics
 
 

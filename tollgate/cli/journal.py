@@ -17,13 +17,13 @@ from tollgate.cli.journal_options import (
     default_keys,
 )
 from tollgate.cli.options import Json, Product, Repository, State
-from tollgate.cli.repositories import to_reread
+from tollgate.cli.repositories import open_with_safe_refresh
 from tollgate.cli.scraping import (
     LOOPBACK,
     MetricsHost,
     MetricsPort,
-    offer,
     require_metrics_port,
+    serve_metrics,
 )
 from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError
@@ -105,7 +105,7 @@ def run(
     with lock(place / WORKER_LOCK, wait=False) as alone:
         if not alone:
             raise InputError(place, "another worker seals into this folder")
-        known, reread = to_reread(chosen)
+        known, reread = open_with_safe_refresh(chosen)
         releases = ReleaseArchive(
             chain, repository=known, consent=consent, reread=reread
         )
@@ -114,7 +114,7 @@ def run(
         )
         follow_up()  # finish the work that an earlier worker left undone
         metrics = WorkerMetrics(chosen.product)
-        offer(metrics.registry, metrics_port, host=metrics_host)
+        serve_metrics(metrics.registry, metrics_port, host=metrics_host)
         worker = JournalWorker(
             ChunkSource(
                 running.journal_url(chosen), product=chosen.product, group=group

@@ -64,12 +64,12 @@ def load(
     )
     spec = served_spec(chosen.repository_path, product=chosen.product)
     labels = read_labels(file, spec=spec)
-    landed = None
+    stored = None
     if spec.entities and not journal_only:
-        landed = _into_store(labels, spec=spec, url=running.store_url(chosen))
+        stored = _into_store(labels, spec=spec, url=running.store_url(chosen))
         if not as_json:
             counts = "applied {applied:,}, had already {duplicate:,}, too late {late:,}"
-            text = f"store: {counts.format_map(landed)}"
+            text = f"store: {counts.format_map(stored)}"
             console.out.print(text, highlight=False)
     place = folder or default_folder(chosen)
     chain = _chain(place, anchor, product=chosen.product)
@@ -78,20 +78,20 @@ def load(
             raise InputError(place, "holds no journal, and the store wants no labels")
         console.say(f"no journal in {place}: labels are in the store alone")
         if as_json:
-            console.print_json({"store": landed, "journal": None, "releases": []})
+            console.print_json({"store": stored, "journal": None, "releases": []})
         return
     rows = _into_journal(
         labels, spec=spec, chain=chain, keys=keys or default_keys(place)
     )
-    judged = _judged(chain, legitimate_after)
+    accuracies = _accuracies(chain, legitimate_after)
     if as_json:
         journal = {"labels": len(labels), "new": rows}
-        report = {"store": landed, "journal": journal, "releases": judged}
+        report = {"store": stored, "journal": journal, "releases": accuracies}
         console.print_json(report)
         return
     text = f"{rows:,} of {len(labels):,} labels are new and of people it knows"
     console.out.print(f"journal: {text}", highlight=False)
-    _print(judged)
+    _print(accuracies)
 
 
 def accuracy(
@@ -112,11 +112,11 @@ def accuracy(
     chain = _chain(place, anchor, product=chosen.product)
     if chain is None:
         raise no_journal(place)
-    judged = _judged(chain, legitimate_after)
+    accuracies = _accuracies(chain, legitimate_after)
     if as_json:
-        console.print_json(judged)
+        console.print_json(accuracies)
     else:
-        _print(judged)
+        _print(accuracies)
 
 
 def _chain(place: Path, anchor: Path | None, *, product: str) -> Chain | None:
@@ -137,12 +137,12 @@ def _into_store(labels: Labels, *, spec: FeatureSpec, url: str) -> dict[str, int
     from tollgate.store.writer import EventWriter
 
     store = open_store(url, deadline_s=STORE_DEADLINE_S)
-    landed = EventWriter(spec, store).labels(labels_for_store(labels))
+    stored = EventWriter(spec, store).labels(labels_for_store(labels))
     store.close()
     return {
-        "applied": int(landed.applied.sum()),
-        "duplicate": int(landed.duplicate.sum()),
-        "late": int(landed.too_late.sum()),
+        "applied": int(stored.applied.sum()),
+        "duplicate": int(stored.duplicate.sum()),
+        "late": int(stored.too_late.sum()),
     }
 
 
@@ -158,7 +158,7 @@ def _into_journal(
     return link.rows if link else 0
 
 
-def _judged(chain: Chain, legitimate_after: str | None) -> list[ReleaseAccuracy]:
+def _accuracies(chain: Chain, legitimate_after: str | None) -> list[ReleaseAccuracy]:
     """Judge every release on its labelled decisions."""
     from tollgate.audit.accuracy import accuracy_by_release as judge
     from tollgate.cli.journal import seconds
@@ -170,7 +170,7 @@ def _judged(chain: Chain, legitimate_after: str | None) -> list[ReleaseAccuracy]
     return judge(chain, legitimate_before_us=before_us)
 
 
-def _print(judged: list[ReleaseAccuracy]) -> None:
+def _print(accuracies: list[ReleaseAccuracy]) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -178,7 +178,7 @@ def _print(judged: list[ReleaseAccuracy]) -> None:
     more = ("precision, declined", "recall, declined", "AUC", "average precision")
     for at, name in enumerate((*heads, *more)):
         table.add_column(name, justify="right" if at else "left")
-    for one in judged:
+    for one in accuracies:
         table.add_row(*_cells(one))
     console.out.print(table)
 

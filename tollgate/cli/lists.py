@@ -41,12 +41,14 @@ def add(
     as_json: Json = False,
 ) -> None:
     """Add ids to a list; the next decision uses them."""
-    with _opened(name, repository, state, store_url, early=early) as (store, key):
+    with _open_list(name, repository, state, store_url, early=early) as (store, key):
         done = store.add(key, [one.encode() for one in ids])
         if as_json:
-            console.print_json(_changed(name, store.size(key), added=done))
+            console.print_json(_change_report(name, store.size(key), added=done))
             return
-        _say(name, store.size(key), f"{done:,} added, {len(ids) - done:,} were in it")
+        _print_change(
+            name, store.size(key), f"{done:,} added, {len(ids) - done:,} were in it"
+        )
 
 
 def remove(
@@ -59,12 +61,14 @@ def remove(
     as_json: Json = False,
 ) -> None:
     """Remove ids from a list."""
-    with _opened(name, repository, state, store_url, early=early) as (store, key):
+    with _open_list(name, repository, state, store_url, early=early) as (store, key):
         done = store.remove(key, [one.encode() for one in ids])
         if as_json:
-            console.print_json(_changed(name, store.size(key), removed=done))
+            console.print_json(_change_report(name, store.size(key), removed=done))
             return
-        _say(name, store.size(key), f"{done:,} removed, {len(ids) - done:,} were not")
+        _print_change(
+            name, store.size(key), f"{done:,} removed, {len(ids) - done:,} were not"
+        )
 
 
 def load(
@@ -82,18 +86,20 @@ def load(
 ) -> None:
     """Add the ids of a file to a list; --replace removes all others."""
     ids = set(_read(file))
-    with _opened(name, repository, state, store_url, early=early) as (store, key):
+    with _open_list(name, repository, state, store_url, early=early) as (store, key):
         added, removed = store.add(key, ids), 0
         if replace:
             # Remove after adding: at no moment does an id that stays go missing.
             others = [one for one in store.members(key) if one not in ids]
             removed = store.remove(key, others)
         if as_json:
-            changed = _changed(name, store.size(key), added=added, removed=removed)
+            changed = _change_report(
+                name, store.size(key), added=added, removed=removed
+            )
             console.print_json(changed)
             return
         done = f"{added:,} added" + (f", {removed:,} removed" if replace else "")
-        _say(name, store.size(key), done)
+        _print_change(name, store.size(key), done)
 
 
 def show(
@@ -113,7 +119,7 @@ def show(
 
     Exit status 1: an id that was given is not in the list.
     """
-    with _opened(name, repository, state, store_url, early=early) as (store, key):
+    with _open_list(name, repository, state, store_url, early=early) as (store, key):
         if not ids:
             members = [one.decode(errors="replace") for one in store.members(key)]
             if as_json:
@@ -142,18 +148,18 @@ def _read(file: Path) -> Iterable[bytes]:
     return [one.strip() for one in lines if one.strip()]
 
 
-def _changed(
+def _change_report(
     name: str, size: int, *, added: int = 0, removed: int = 0
 ) -> dict[str, str | int]:
     return {"list": name, "added": added, "removed": removed, "size": size}
 
 
-def _say(name: str, size: int, done: str) -> None:
+def _print_change(name: str, size: int, done: str) -> None:
     console.out.print(f"{name}: {done}; {size:,} now", highlight=False, markup=False)
 
 
 @contextmanager
-def _opened(
+def _open_list(
     name: str,
     repository: str | None,
     state: str | None,

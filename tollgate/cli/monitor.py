@@ -15,8 +15,8 @@ from tollgate.cli.scraping import (
     LOOPBACK,
     MetricsHost,
     MetricsPort,
-    offer,
     require_metrics_port,
+    serve_metrics,
 )
 from tollgate.errors import InputError
 
@@ -166,7 +166,7 @@ def monitor(
         if any(one.drifted for one in journals.monitors):
             raise typer.Exit(_DRIFT)
         return
-    offer(watch.metrics.registry, metrics_port, host=metrics_host)
+    serve_metrics(watch.metrics.registry, metrics_port, host=metrics_host)
     watch.repeat(every_s)
 
 

@@ -14,8 +14,13 @@ from tollgate.cli import console
 from tollgate.cli.convert_options import Python
 from tollgate.cli.options import Json, Product, Repository
 from tollgate.cli.product_options import TrustPickle
-from tollgate.cli.repositories import to_change
-from tollgate.cli.source_check import HOW, Compared, Given, compared_with_source
+from tollgate.cli.repositories import open_for_changes
+from tollgate.cli.source_check import (
+    COMPARISON_HINT,
+    SourceComparison,
+    SourceOptions,
+    compare_with_source,
+)
 from tollgate.cli.tables import TableFiles
 from tollgate.errors import InputError
 
@@ -98,7 +103,7 @@ def publish(
     chosen = console.settings(product=product, repository=repository, state=state)
     if admin_secret_file is not None and url is None:
         raise InputError("--admin-secret-file", "needs the server's --url")
-    given = Given(
+    given = SourceOptions(
         source=source,
         sample=sample,
         history=history,
@@ -113,10 +118,12 @@ def publish(
     asks_server = dry_load or server is not None
     if given.explicit and not asks_server:
         raise InputError("--source", "needs a server to compare; drop --no-dry-load")
-    with to_change(chosen) as folder:
-        compared = Compared(reason="--no-compare" if asks_server else "--no-dry-load")
+    with open_for_changes(chosen) as folder:
+        compared = SourceComparison(
+            reason="--no-compare" if asks_server else "--no-dry-load"
+        )
         if compare and asks_server:
-            compared = compared_with_source(
+            compared = compare_with_source(
                 directory, given, repository=folder, product=chosen.product, spec=spec
             )
         if compared.replayed is not None:
@@ -134,7 +141,7 @@ def publish(
     if compared.answers is None:
         console.say(
             "served answers were NOT compared with the source model: "
-            f"{compared.reason}; {HOW}"
+            f"{compared.reason}; {COMPARISON_HINT}"
         )
     elif compared.windows and compared.replayed is None:
         console.say(

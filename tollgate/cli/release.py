@@ -9,7 +9,7 @@ import typer
 
 from tollgate.cli import console
 from tollgate.cli.options import Json, ModelConfigName, Repository
-from tollgate.cli.repositories import to_read, wanted_release
+from tollgate.cli.repositories import desired_release, open_for_reading
 
 if TYPE_CHECKING:
     from tollgate.repository.release import Release
@@ -39,7 +39,7 @@ def list_releases(
     from tollgate.repository.history import read_history, releases_of
 
     chosen = console.settings(repository=repository, product=product)
-    with to_read(chosen) as folder:
+    with open_for_reading(chosen) as folder:
         entries = read_history(folder, chosen.product)
     releases = releases_of(entries)
     if as_json:
@@ -75,7 +75,7 @@ def show(
     """Print a release as JSON: versions, hashes, actor, reason, time."""
 
     chosen = console.settings(repository=repository, product=product)
-    with to_read(chosen) as folder:
+    with open_for_reading(chosen) as folder:
         release = _release(folder, chosen.product, name)
     console.print_json(release)
 
@@ -94,7 +94,7 @@ def diff(
     from tollgate.repository.difference import difference_lines
 
     chosen = console.settings(repository=repository, product=product)
-    with to_read(chosen) as folder:
+    with open_for_reading(chosen) as folder:
         first = _compared(folder, chosen.product, old)
         second = _compared(folder, chosen.product, new)
         lines = list(difference_lines(folder, first, second))
@@ -124,7 +124,7 @@ def history(
     from tollgate.repository.history import TRIAL_ACTIONS, read_history
 
     chosen = console.settings(repository=repository, product=product)
-    with to_read(chosen) as folder:
+    with open_for_reading(chosen) as folder:
         entries = read_history(folder, chosen.product)
     if as_json:
         console.print_json(entries)
@@ -166,7 +166,7 @@ def render(
     chosen = console.settings(
         repository=repository, product=product, model_config_name=model_config_name
     )
-    with to_read(chosen) as folder:
+    with open_for_reading(chosen) as folder:
         texts = rendered(folder, chosen.product, config_name=chosen.model_config_name)
     for model, text in texts.items():
         if out is None:
@@ -201,17 +201,17 @@ def status(
     from rich.markup import escape
     from rich.table import Table
 
-    from tollgate.cli.running import side_port_url
+    from tollgate.cli.running import admin_port_url
     from tollgate.supervisor.converging import describe_canary
     from tollgate.supervisor.replicas import find_replicas, query_replicas
 
     chosen = console.settings(repository=repository, product=product, state=state)
-    release = wanted_release(chosen)
+    release = desired_release(chosen)
     wanted, canary = release.name, describe_canary(release)
     if replica:
         addresses = find_replicas(replica)
     else:
-        addresses = [side_port_url(chosen).removeprefix("http://")]
+        addresses = [admin_port_url(chosen).removeprefix("http://")]
     replicas = query_replicas(addresses)
     behind = [one for one in replicas if not _runs(one, chosen.product, wanted, canary)]
     if as_json:

@@ -13,7 +13,7 @@ from tollgate.cli import console
 from tollgate.cli.following import follow
 from tollgate.cli.options import Repository
 from tollgate.cli.release import Product, State
-from tollgate.cli.repositories import to_change
+from tollgate.cli.repositories import open_for_changes
 from tollgate.errors import InputError, RepositoryError
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def activate(
     who = actor or getpass.getuser()
     if (name is None) == (not versions):
         raise InputError("release activate", "name a release, or versions with --set")
-    with to_change(chosen) as folder:
+    with open_for_changes(chosen) as folder:
         snapshot = RepositorySnapshot(folder)
         before = snapshot.current_release(chosen.product)
         if name is not None:
@@ -133,7 +133,7 @@ def rollback(
 
     chosen = settings_of(repository, product, state, require_approval)
     who = actor or getpass.getuser()
-    with to_change(chosen) as folder:
+    with open_for_changes(chosen) as folder:
         snapshot = RepositorySnapshot(folder)
         entries = snapshot.history(chosen.product)
         name = to or _release_before(folder / chosen.product, entries)
@@ -186,7 +186,7 @@ def approve(
     from tollgate.repository.snapshot import RepositorySnapshot
 
     chosen = console.settings(repository=repository, product=product, state=state)
-    with to_change(chosen) as folder:
+    with open_for_changes(chosen) as folder:
         release = activation.approve(
             RepositorySnapshot(folder),
             product=chosen.product,

@@ -10,7 +10,7 @@ import msgspec
 from tollgate.cli import console
 from tollgate.cli.options import Json, Repository
 from tollgate.cli.release import Product, State
-from tollgate.cli.repositories import to_read
+from tollgate.cli.repositories import open_for_reading
 
 if TYPE_CHECKING:
     from tollgate.settings import Settings
@@ -54,7 +54,7 @@ def versions(
     from rich.table import Table
 
     chosen = console.settings(repository=repository, product=product, state=state)
-    with to_read(chosen) as folder:
+    with open_for_reading(chosen) as folder:
         rows = _rows(chosen, folder)
     if as_json:
         console.print_json(rows)

@@ -29,7 +29,9 @@ LOAD_DEADLINE_S = 30.0  # s; no caller waits for a batch of history
 _NEWEST = 2_000  # purchases to compare; ties with the first are added
 
 
-def cut(history: History, *, spec: FeatureSpec, from_us: int, until_us: int) -> History:
+def purchases_in_reach(
+    history: History, *, spec: FeatureSpec, from_us: int, until_us: int
+) -> History:
     """Select the purchases that matter to windows read in [from_us, until_us)."""
     reach_us = max((entity.horizon_us for entity in spec.entities), default=0)
     time_us = history.event_time_us
@@ -38,7 +40,7 @@ def cut(history: History, *, spec: FeatureSpec, from_us: int, until_us: int) -> 
     )
 
 
-def newest(history: History) -> I64:
+def newest_rows(history: History) -> I64:
     """Return the positions of the newest 2,000 purchases, and of their ties."""
     time_us = np.sort(history.event_time_us)
     from_us = time_us[max(0, len(time_us) - _NEWEST)]
@@ -59,13 +61,13 @@ def replay_newest(
     Raises:
         ServerError: A vector differs, or there is none.
     """
-    time_us = history.event_time_us[newest(history)]
+    time_us = history.event_time_us[newest_rows(history)]
     if not len(time_us):
         raise ServerError(spec.product, f"{history.source} has no purchase to replay")
     from_us, until_us = int(time_us.min()), int(time_us.max()) + 1
     read, differing = compare_with_offline(
         spec,
-        cut(history, spec=spec, from_us=from_us, until_us=until_us),
+        purchases_in_reach(history, spec=spec, from_us=from_us, until_us=until_us),
         list(tables),
         read_from_us=from_us,
         store_url=None,

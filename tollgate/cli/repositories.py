@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tollgate.repository.working_copy import WorkingCopy
 
 
-def to_read(chosen: Settings) -> AbstractContextManager[Path]:
+def open_for_reading(chosen: Settings) -> AbstractContextManager[Path]:
     """
     Open the repository as a folder, in its current state.
 
@@ -35,7 +35,7 @@ def to_read(chosen: Settings) -> AbstractContextManager[Path]:
     return copy.read()
 
 
-def to_change(chosen: Settings) -> AbstractContextManager[Path]:
+def open_for_changes(chosen: Settings) -> AbstractContextManager[Path]:
     """
     Open the repository as a folder, and write the changes of the block back to it.
 
@@ -68,7 +68,7 @@ def require_no_mirror(chosen: Settings) -> None:
         raise InputError("--repository", problem)
 
 
-def to_look(chosen: Settings) -> tuple[Path, Callable[[], None]]:
+def open_refreshable(chosen: Settings) -> tuple[Path, Callable[[], None]]:
     """
     Open the repository as a folder that can be refreshed again and again.
 
@@ -82,7 +82,7 @@ def to_look(chosen: Settings) -> tuple[Path, Callable[[], None]]:
     return copy.folder, copy.refresh
 
 
-def to_reread(chosen: Settings) -> tuple[Path | None, Callable[[], bool]]:
+def open_with_safe_refresh(chosen: Settings) -> tuple[Path | None, Callable[[], bool]]:
     """
     Open the repository as a folder with a refresh that never raises.
 
@@ -96,7 +96,7 @@ def to_reread(chosen: Settings) -> tuple[Path | None, Callable[[], bool]]:
         folder = chosen.repository_path
         return (folder if folder.is_dir() else None), lambda: True
 
-    def reread() -> bool:
+    def refresh() -> bool:
         try:
             with copy.read():
                 return True
@@ -104,11 +104,11 @@ def to_reread(chosen: Settings) -> tuple[Path | None, Callable[[], bool]]:
             log.warning("%s", error)
             return False
 
-    reread()
-    return copy.folder, reread
+    refresh()
+    return copy.folder, refresh
 
 
-def to_follow(chosen: Settings, *, product: str) -> Source:
+def open_source(chosen: Settings, *, product: str) -> Source:
     """Open the source that a server follows for one of its products."""
     from tollgate.repository.mirror import Mirror, mirror_folder
     from tollgate.repository.objects import Objects
@@ -121,7 +121,7 @@ def to_follow(chosen: Settings, *, product: str) -> Source:
     return Mirror(Objects(url), folder=folder, product=product)
 
 
-def wanted_release(chosen: Settings) -> Release:
+def desired_release(chosen: Settings) -> Release:
     """
     Read the desired release of the repository, and nothing else of it.
 
@@ -139,7 +139,7 @@ def wanted_release(chosen: Settings) -> Release:
     return read_release(chosen.repository_path, product=chosen.product)
 
 
-def at_server(chosen: Settings) -> Path:
+def served_folder(chosen: Settings) -> Path:
     """Return the folder that a server of the state folder reads."""
     from tollgate.repository.mirror import mirror_folder
 

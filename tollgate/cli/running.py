@@ -26,7 +26,7 @@ def store_url(chosen: Settings) -> str:
     return found.store_url
 
 
-def side_port_url(chosen: Settings) -> str:
+def admin_port_url(chosen: Settings) -> str:
     """
     Return the URL of the local server's admin port.
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from tollgate.cli import console
 from tollgate.cli.options import Product, State
 from tollgate.cli.proof import TlsCa, TlsCert, TlsKey, TokenFile, read_proof
-from tollgate.cli.repositories import to_read
+from tollgate.cli.repositories import open_for_reading
 from tollgate.cli.wire import field_columns, wire_fields
 from tollgate.errors import InputError, SetupError
 from tollgate.features.wire import wire_inputs
@@ -122,7 +122,7 @@ def score(
     kind = _output_kind(out, format)
     tls, token = read_proof(tls_ca, tls_cert, key=tls_key, token=token_file)
     chosen = console.settings(product=product, repository=repository, state=state)
-    with to_read(chosen) as models:
+    with open_for_reading(chosen) as models:
         spec = pipeline.served_spec(models, product=chosen.product)
     frame = rename_aliases(_read(file, format or "jsonl"), spec)
     for name in spec.columns:

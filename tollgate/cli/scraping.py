@@ -32,7 +32,9 @@ def require_metrics_port(port: int, *, host: str = LOOPBACK) -> None:
     require_free_ports(host, {"--metrics-port": port})
 
 
-def offer(registry: CollectorRegistry, port: int, *, host: str = LOOPBACK) -> None:
+def serve_metrics(
+    registry: CollectorRegistry, port: int, *, host: str = LOOPBACK
+) -> None:
     """
     Export metrics of the command and its process until the process ends.
 

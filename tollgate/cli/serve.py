@@ -10,7 +10,7 @@ import typer
 from tollgate.cli import console
 from tollgate.cli.options import ModelConfigName, Repository
 from tollgate.cli.ports import require_free_ports
-from tollgate.cli.repositories import at_server
+from tollgate.cli.repositories import served_folder
 from tollgate.errors import InputError
 from tollgate.settings import Settings
 
@@ -250,5 +250,7 @@ def bundle(
     from tollgate.supervisor.bundle import write_bundle
 
     chosen = console.settings(repository=repository, state=state)
-    written = write_bundle(out, state=chosen.state_path, repository=at_server(chosen))
+    written = write_bundle(
+        out, state=chosen.state_path, repository=served_folder(chosen)
+    )
     console.out.print(str(written), highlight=False)

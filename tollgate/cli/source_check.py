@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from tollgate.features.spec import FeatureSpec
     from tollgate.server.model_trial import SourceAnswers
 
-HOW = (
+COMPARISON_HINT = (
     "`tollgate publish DIR --source MODEL --sample ROWS` compares them, and "
     "--history PURCHASES in the place of --sample replays features too"
 )
 
 
-class Given(msgspec.Struct, frozen=True):
+class SourceOptions(msgspec.Struct, frozen=True):
     """
     Options of `publish` that choose the comparison with the source.
 
@@ -51,7 +51,7 @@ class Given(msgspec.Struct, frozen=True):
         return not (self.source is None and self.sample is None and not self.history)
 
 
-class Compared(msgspec.Struct, frozen=True):
+class SourceComparison(msgspec.Struct, frozen=True):
     """
     Source scores to compare served scores with.
 
@@ -69,20 +69,20 @@ class Compared(msgspec.Struct, frozen=True):
     windows: bool = False
 
 
-def compared_with_source(
+def compare_with_source(
     directory: Path,
-    given: Given,
+    options: SourceOptions,
     *,
     repository: Path,
     product: str,
     spec: Path | None,
-) -> Compared:
+) -> SourceComparison:
     """
     Score raw rows with the source model, and replay raw purchases.
 
     Args:
         directory: The converted model.
-        given: The user's options for the source.
+        options: The user's options for the source.
         repository: The model repository.
         product: The product that the model is for.
         spec: Its new features.yaml; None for the one that is served.
@@ -96,30 +96,32 @@ def compared_with_source(
 
     record = _record(directory)
     known = None if record is None else record.made_from
-    reason = _reason(directory, given, record)
-    if reason and given.explicit:
+    reason = _reason(directory, options, record)
+    if reason and options.explicit:
         where, problem = reason
         raise InputError(where, problem)
     if reason:
-        return Compared(reason=": ".join(reason))
+        return SourceComparison(reason=": ".join(reason))
     purpose = purpose_of(repository, product, new_spec=spec)
     windows = purpose.spec is not None and bool(purpose.spec.entities)
     with tempfile.TemporaryDirectory(prefix="tollgate-") as name:
-        sample, replayed = given.sample, None
-        if given.history is not None and purpose.spec is not None:
+        sample, replayed = options.sample, None
+        if options.history is not None and purpose.spec is not None:
             rows = Path(name) / "rows.parquet"
-            replayed = _replay(given, purpose.spec, rows=rows)
+            replayed = _replay(options, purpose.spec, rows=rows)
             sample = sample or rows
         if sample is None and known is not None and known.sample is not None:
             sample = known.sample.below(directory)
-        asked = _conversion(directory, given, known, purpose=purpose, sample=sample)
+        conversion = _conversion(
+            directory, options, known, purpose=purpose, sample=sample
+        )
         try:
-            answers = _answers(asked)
+            answers = _answers(conversion)
         except (InputError, ConversionError, SetupError) as error:
-            if given.explicit:
+            if options.explicit:
                 raise
-            return Compared(reason=str(error))
-        return Compared(answers=answers, replayed=replayed, windows=windows)
+            return SourceComparison(reason=str(error))
+        return SourceComparison(answers=answers, replayed=replayed, windows=windows)
 
 
 def _record(directory: Path) -> Artifact | None:
@@ -131,25 +133,25 @@ def _record(directory: Path) -> Artifact | None:
 
 
 def _reason(
-    directory: Path, given: Given, record: Artifact | None
+    directory: Path, options: SourceOptions, record: Artifact | None
 ) -> tuple[str, str] | None:
     """Return why scores cannot be compared: location and problem."""
     known = None if record is None else record.made_from
     if record is not None and record.trades:
         kinds = ", ".join(one.kind for one in record.trades)
         return str(directory), f"was made smaller ({kinds}): its answers are its own"
-    if given.source is None:
+    if options.source is None:
         if known is None:
             problem = f"{ARTIFACT_FILE} names no source; --source MODEL does"
             return "--source", problem
         if unusable := known.source.unusable(directory):
             return "--source", unusable
-    if given.sample is None and given.history is None:
+    if options.sample is None and options.history is None:
         if known is None or known.sample is None:
             return "--sample", f"{ARTIFACT_FILE} names no raw rows; --sample ROWS does"
         if unusable := known.sample.unusable(directory):
             return "--sample", unusable
-    if given.source is None and known is not None and not given.trust_pickle:
+    if options.source is None and known is not None and not options.trust_pickle:
         from converters.sources.formats import format_of
 
         path = known.source.below(directory)
@@ -160,7 +162,7 @@ def _reason(
 
 def _conversion(
     directory: Path,
-    given: Given,
+    options: SourceOptions,
     known: MadeFrom | None,
     *,
     purpose: Purpose,
@@ -168,44 +170,44 @@ def _conversion(
 ) -> Conversion:
     from converters.conversion import Conversion
 
-    source = given.source
+    source = options.source
     if source is None:
         assert known is not None  # otherwise there was a reason
         source = known.source.below(directory)
     return Conversion(
         source=source,
         sample=sample,
-        trust_pickle=given.trust_pickle,
-        python=given.python,
+        trust_pickle=options.trust_pickle,
+        python=options.python,
         purpose=purpose,
         columns=() if known is None else known.columns,
         missing=None if known is None else known.missing,
     )
 
 
-def _answers(asked: Conversion) -> SourceAnswers:
+def _answers(conversion: Conversion) -> SourceAnswers:
     from converters.conversion import source_answers
     from tollgate.server.model_trial import SourceAnswers
 
     with console.progress("the source model answers"):
-        rows, probabilities = source_answers(asked)
+        rows, probabilities = source_answers(conversion)
     return SourceAnswers(rows=rows, probabilities=probabilities)
 
 
-def _replay(given: Given, spec: FeatureSpec, *, rows: Path) -> int | None:
+def _replay(options: SourceOptions, spec: FeatureSpec, *, rows: Path) -> int | None:
     """Write the vectors of the newest purchases; replay them if there are windows."""
     import polars as pl
 
-    from tollgate.cli.replaying import newest, replay_newest
+    from tollgate.cli.replaying import newest_rows, replay_newest
     from tollgate.features.offline import build, feature_columns
     from tollgate.history import read_history
 
-    assert given.history is not None
-    history = read_history(given.history, spec=spec)
+    assert options.history is not None
+    history = read_history(options.history, spec=spec)
     if not len(history):
-        raise InputError(given.history, "holds no purchases")
-    known = tables.read_tables(list(given.tables), spec)
+        raise InputError(options.history, "holds no purchases")
+    known = tables.read_tables(list(options.tables), spec)
     taken = {one.name: values for one, values in known}
-    vectors = build(spec, history, tables=taken)[newest(history)]
+    vectors = build(spec, history, tables=taken)[newest_rows(history)]
     pl.DataFrame(feature_columns(spec.feature_names, vectors)).write_parquet(rows)
     return replay_newest(spec, history, known) if spec.entities else None

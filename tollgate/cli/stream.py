@@ -10,13 +10,13 @@ import typer
 
 from tollgate.cli import console, running
 from tollgate.cli.options import Product, Repository, State, StoreUrl
-from tollgate.cli.repositories import to_read
+from tollgate.cli.repositories import open_for_reading
 from tollgate.cli.scraping import (
     LOOPBACK,
     MetricsHost,
     MetricsPort,
-    offer,
     require_metrics_port,
+    serve_metrics,
 )
 from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError
@@ -94,7 +94,7 @@ def stream(
         feed_url=feed_url,
     )
     require_metrics_port(metrics_port, host=metrics_host)
-    with to_read(chosen) as models:
+    with open_for_reading(chosen) as models:
         spec = _spec(models, chosen.product)
         chosen_feeds = _feeds(models, chosen.product, feeds)
     store_url = running.store_url(chosen)
@@ -118,7 +118,7 @@ def stream(
             partitions=partitions,
         )
     metrics = StreamMetrics(chosen.product)
-    offer(metrics.registry, metrics_port, host=metrics_host)
+    serve_metrics(metrics.registry, metrics_port, host=metrics_host)
     store = open_store(store_url, deadline_s=STORE_DEADLINE_S)
     marks = FeedMarks(
         source, store, product=spec.product, feeds=chosen_feeds, metrics=metrics
@@ -151,7 +151,7 @@ def feed(
         store_url=store_url,
         feed_url=feed_url,
     )
-    with to_read(chosen) as models:
+    with open_for_reading(chosen) as models:
         spec = _spec(models, chosen.product)
     name = topic or _topic(chosen)
     target: Feed

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from tollgate.cli import console
-from tollgate.cli.repositories import at_server, to_follow
+from tollgate.cli.repositories import open_source, served_folder
 from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError, ObjectStoreError, RepositoryError
 from tollgate.repository.check import require_sound
@@ -77,7 +77,7 @@ def supervise(
     supervised: list[SupervisedProduct] = []
     _configure_logging(log_format, lambda: ", ".join(one.release for one in supervised))
     state = chosen.state_path
-    repository = at_server(chosen)
+    repository = served_folder(chosen)
     snapshot = RepositorySnapshot(repository, config_name=chosen.model_config_name)
     sources = _sources(chosen, snapshot, recall=recall)
     with contextlib.ExitStack() as stack:
@@ -160,7 +160,7 @@ def _sources(
 
     With `recall`, a product without a release does not stop the other products.
     """
-    sources = {one: to_follow(chosen, product=one) for one in chosen.products}
+    sources = {one: open_source(chosen, product=one) for one in chosen.products}
     for product, source in sources.items():
         try:
             source.begin()

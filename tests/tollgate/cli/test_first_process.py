@@ -10,10 +10,10 @@ from pathlib import Path
 # PR_SET_CHILD_SUBREAPER has orphans adopted as process 1 adopts them.
 ADOPTING = """
 import ctypes, os, signal, sys, time
-from tollgate.cli.first_process import leave_first_place
+from tollgate.cli.first_process import reap_as_first_process
 
 ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)
-leave_first_place()
+reap_as_first_process()
 """
 ORPHAN = """
 child = os.fork()

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from tollgate.cli import challenger
-from tollgate.cli.scraping import offer
+from tollgate.cli.scraping import serve_metrics
 from tollgate.errors import InputError
 from tollgate.server.environment import free_port
 
@@ -22,7 +22,7 @@ def test_metrics_are_read_over_http() -> None:
     registry = CollectorRegistry()
     Gauge("a_number", "Of no meaning", registry=registry).set(7)
     port = free_port()
-    offer(registry, port)
+    serve_metrics(registry, port)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
         assert "a_number 7.0" in answer.read().decode()
 
@@ -32,7 +32,7 @@ def test_a_bare_path_names_the_pages() -> None:
     registry = CollectorRegistry()
     Gauge("a_number", "Of no meaning", registry=registry).set(7)
     port = free_port()
-    offer(registry, port)
+    serve_metrics(registry, port)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as answer:
         text = answer.read().decode()
     paths = [line.split()[0] for line in text.splitlines() if line.startswith("/")]
@@ -43,12 +43,12 @@ def test_a_bare_path_names_the_pages() -> None:
 def test_metrics_are_for_others_only_where_they_are_told_to() -> None:
     """Loopback by default; another address is named in what goes wrong with it."""
     port = free_port("127.0.0.2")
-    offer(CollectorRegistry(), port, host="127.0.0.2")
+    serve_metrics(CollectorRegistry(), port, host="127.0.0.2")
     assert socket.create_connection(("127.0.0.2", port)).close() is None
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
     with pytest.raises(InputError, match=f"cannot listen on 192.0.2.1:{port}"):
-        offer(CollectorRegistry(), port, host="192.0.2.1")
+        serve_metrics(CollectorRegistry(), port, host="192.0.2.1")
 
 
 def test_a_worker_of_trials_listens_where_it_is_told(tmp_path: Path) -> None:
@@ -66,10 +66,10 @@ def test_a_worker_of_trials_listens_where_it_is_told(tmp_path: Path) -> None:
 
 def test_a_port_that_is_taken_is_named() -> None:
     """Not a traceback; 0 asks for nothing."""
-    offer(CollectorRegistry(), 0)
+    serve_metrics(CollectorRegistry(), 0)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
             InputError, match=f"--metrics-port: cannot listen on 127.0.0.1:{port}"
         ):
-            offer(CollectorRegistry(), port)
+            serve_metrics(CollectorRegistry(), port)
