@@ -83,14 +83,16 @@ def materialize(
         check_copy(source, filled)  # check before anything is written
     read = tables.read_tables(table, filled)
     store = open_store(running.store_url(chosen), deadline_s=_deadline_s())
-    report = console.say if as_json else console.result
-    loaded = tables.load_tables(read, filled, store, rate=rate, report=report)
-    done, newest_us = _histories(history or [], filled, store, rate=rate, report=report)
+    print_line = console.say if as_json else console.result
+    loaded = tables.load_tables(read, filled, store, rate=rate, print_line=print_line)
+    done, newest_us = _histories(
+        history or [], filled, store, rate=rate, print_line=print_line
+    )
     copied = None
     if source is not None:
         since_us = newest_us - filled.lateness_us if history else 0
         copied = copy_state(source, filled, store, since_us=since_us, rate_per_s=rate)
-        report(_copy_text(copied))
+        print_line(_copy_text(copied))
     if as_json:
         console.print_json({"tables": loaded, "histories": done, "copied": copied})
 
@@ -122,10 +124,10 @@ def rebuild(
     pipeline.require_entities(filled)
     store = open_store(running.store_url(chosen), deadline_s=_deadline_s())
     started_s = time.monotonic()
-    report = console.say if as_json else console.result
+    print_line = console.say if as_json else console.result
     read = tables.read_tables(table, filled)
-    loaded = tables.load_tables(read, filled, store, rate=rate, report=report)
-    done, _ = _histories(history, filled, store, rate=rate, report=report)
+    loaded = tables.load_tables(read, filled, store, rate=rate, print_line=print_line)
+    done, _ = _histories(history, filled, store, rate=rate, print_line=print_line)
     drained = repair.drain_once(chosen, rate=rate)
     if drained is None:
         console.say("the server is draining the spool")
@@ -148,7 +150,7 @@ def _histories(
     store: RedisStore,
     *,
     rate: float | None,
-    report: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> tuple[dict[str, MaterializeCounts], int]:
     """Load file after file; return results, and the time of the newest purchase, µs."""
     from tollgate.backfill.materialize import materialize as run
@@ -162,7 +164,7 @@ def _histories(
         with console.progress("materializing") as advance:
             done = run(spec, rows, store, rate_per_s=rate, progress=advance)
         taken_s = time.monotonic() - started_s
-        report(f"{file}: {_counts_text(done)}, in {taken_s:.1f} s")
+        print_line(f"{file}: {_counts_text(done)}, in {taken_s:.1f} s")
         found[str(file)] = done
         newest_us = max(newest_us, int(rows.event_time_us.max(initial=0)))
     return found, newest_us

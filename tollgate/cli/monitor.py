@@ -158,7 +158,7 @@ def monitor(
     )
     watch = Watch(journals, chosen, asked)
     if not every_s:
-        watch.look()
+        watch.check()
         if as_json:
             console.print_json(monitor_report(journals.monitors))
         else:

@@ -59,7 +59,7 @@ def load_tables(
     store: RedisStore,
     *,
     rate: float | None,
-    report: Callable[[str], None] = console.result,
+    print_line: Callable[[str], None] = console.result,
 ) -> dict[str, TableLoadCounts]:
     """
     Load tables into the store.
@@ -69,7 +69,7 @@ def load_tables(
         spec: The features that read them.
         store: The store to load them into.
         rate: Most rows a second; None for as fast as Redis accepts them.
-        report: Called with a line when a table is done.
+        print_line: Called with a line when a table is done.
 
     Returns:
         The result, by file.
@@ -84,7 +84,7 @@ def load_tables(
                 spec, table, rows, store, rate_per_s=rate, progress=advance
             )
         taken_s = time.monotonic() - started_s
-        report(f"{rows.source}: {_counts_text(done)}, in {taken_s:.1f} s")
+        print_line(f"{rows.source}: {_counts_text(done)}, in {taken_s:.1f} s")
         loaded[str(rows.source)] = done
         if late := _late(table, done):
             console.say(late)
