@@ -52,7 +52,7 @@ def served(repository: Path) -> Iterator[Supervised]:
 
 
 def stub_pids(served: Supervised) -> set[int]:
-    """Tell the process ids of the steps."""
+    """Return the process ids of the steps."""
     server = find_server(served.state)
     assert server is not None
     return {stub.pid for stub in find_stubs(server.pid)}
@@ -73,19 +73,19 @@ def test_a_product_within_its_budget(served: Supervised) -> None:
     """Every layer is measured and has its limit; nothing is left behind."""
     done = budget(served.state, *LOAD, *ROOM, "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert [one["layer"] for one in told["layers"]] == LAYERS
-    assert [one["limit_ms"] for one in told["layers"]] == [80, 600, 800, 120, 80]
-    request, *others = told["layers"]
+    result = json.loads(done.stdout)
+    assert [one["layer"] for one in result["layers"]] == LAYERS
+    assert [one["limit_ms"] for one in result["layers"]] == [80, 600, 800, 120, 80]
+    request, *others = result["layers"]
     assert (request["p50_ms"], request["p99_ms"]) == (None, None)
     assert request["mean_ms"] > 0
     assert all(0 < one["p50_ms"] <= one["p99_ms"] for one in others)
     # Requests wait 4.5 ms before the features.
-    assert told["layers"][1]["p50_ms"] > 4.5
-    assert told["broken"] == []
+    assert result["layers"][1]["p50_ms"] > 4.5
+    assert result["broken"] == []
     assert list((served.state / "traces").iterdir()) == []
-    assert told["lost_batches"] == 0
-    assert told["sender"] == ("compiled" if shutil.which("cc") else "asyncio")
+    assert result["lost_batches"] == 0
+    assert result["sender"] == ("compiled" if shutil.which("cc") else "asyncio")
 
 
 def test_layers_add_up_to_what_triton_counted(served: Supervised) -> None:
@@ -97,26 +97,26 @@ def test_layers_add_up_to_what_triton_counted(served: Supervised) -> None:
     """
     done = budget(served.state, *LOAD, *ROOM, "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    mean_ms = {one["layer"]: one["mean_ms"] for one in told["layers"]}
+    result = json.loads(done.stdout)
+    mean_ms = {one["layer"]: one["mean_ms"] for one in result["layers"]}
     inside_ms = sum(mean_ms[one] for one in ("features", "model", "post_processing"))
-    assert told["in_server"]["mean_ms"] == pytest.approx(inside_ms)
-    assert 0.95 * inside_ms < told["triton_mean_ms"] < 1.05 * sum(mean_ms.values())
+    assert result["in_server"]["mean_ms"] == pytest.approx(inside_ms)
+    assert 0.95 * inside_ms < result["triton_mean_ms"] < 1.05 * sum(mean_ms.values())
     # Each layer has in it what Triton counted of its step.
     for layer, step in (
         ("features", "fraud_features"),
         ("model", "fraud_model"),
         ("post_processing", "fraud_decision"),
     ):
-        queue_ms = told["steps"][step]["queue_ms"]
+        queue_ms = result["steps"][step]["queue_ms"]
         assert mean_ms[layer] > 0.95 * queue_ms > 0
-    assert sum(told["busy_together"]) == pytest.approx(1)
+    assert sum(result["busy_together"]) == pytest.approx(1)
 
 
 def test_a_request_is_in_one_step_at_a_time(
     served: Supervised, repository: Path
 ) -> None:
-    """Each step tells of it once, in their order: what works at once are others."""
+    """Each step reports it once, in their order: what works at once are others."""
     spec = load_spec(repository / "fraud_features/1/features.yaml")
     first_us = time.time_ns() // 1000 - 10_000_000
     columns = synthetic_purchases(spec, 200, seed=3, first_us=first_us)
@@ -132,21 +132,21 @@ def test_a_request_is_in_one_step_at_a_time(
         at_s = evenly(len(requests), rate_per_s=400)
         sent = asyncio.run(send(requests, at_s=at_s, grpc_url=url, timeout_s=10))
     assert sent.answered.all()
-    (told,) = found
-    assert told.lost == 0
+    (result,) = found
+    assert result.lost == 0
     at_us = np.zeros((3, 2, len(requests)))
     for place in range(3):
-        of = told.step[told.batch] == place
-        assert sorted(told.request[of].tolist()) == list(range(len(requests)))
-        at_us[place, 0, told.request[of]] = told.start_us[told.batch[of]]
-        at_us[place, 1, told.request[of]] = told.end_us[told.batch[of]]
+        of = result.step[result.batch] == place
+        assert sorted(result.request[of].tolist()) == list(range(len(requests)))
+        at_us[place, 0, result.request[of]] = result.start_us[result.batch[of]]
+        at_us[place, 1, result.request[of]] = result.end_us[result.batch[of]]
     assert (np.diff(at_us.reshape(6, -1), axis=0) >= 0).all()
 
 
 def test_a_killed_measurement_costs_the_server_nothing(served: Supervised) -> None:
     """Nobody reads the pipe that the steps write to: no step ends, the next one looks.
 
-    A step that died of it would be started anew, as another process.
+    A step that died of it would be restarted, as another process.
     """
     before = stub_pids(served)
     command = "from tollgate.cli import main; main()"
@@ -206,13 +206,13 @@ def test_what_cannot_be_measured_is_one_line(
 def test_answers_are_judged_from_outside(
     served: Supervised, repository: Path, tmp_path: Path
 ) -> None:
-    """An address and a repository do; layers are not told, a promise may be broken."""
+    """An address and a repository do; the layers are not measured."""
     url = ("--grpc-url", f"dns:///{served.grpc_url}", "--repository", str(repository))
     done = budget(tmp_path, *url, *LOAD, *ROOM, "--json")
     assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["answered_percent"] == told["in_time_percent"] == 100
-    assert 5 < told["p50_ms"] <= told["p99_ms"] <= told["within_ms"] == 2000
+    result = json.loads(done.stdout)
+    assert result["answered_percent"] == result["in_time_percent"] == 100
+    assert 5 < result["p50_ms"] <= result["p99_ms"] <= result["within_ms"] == 2000
     slo = repository / "fraud/slo.yaml"
     before = slo.read_text()
     slo.write_text("latency_objective_ms: 0.01\n")

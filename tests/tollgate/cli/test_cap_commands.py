@@ -26,7 +26,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 def run(tmp_path: Path) -> Run:
     """Run `tollgate` in a folder that has a copy of the repository."""
     shutil.copytree(REPOSITORY, tmp_path / "model_repository")
-    kept = {
+    environment = {
         name: one
         for name, one in os.environ.items()
         if not name.startswith("TOLLGATE_")
@@ -39,7 +39,7 @@ def run(tmp_path: Path) -> Run:
                 *map(str, words),
             ],
             cwd=tmp_path,
-            env=kept | {"COLUMNS": "200"},
+            env=environment | {"COLUMNS": "200"},
             capture_output=True,
             text=True,
             timeout=600,
@@ -87,7 +87,7 @@ COMMANDS = {
 def test_a_customer_beyond_the_cap_is_named_and_nothing_is_written(
     run: Run, tmp_path: Path, command: str
 ) -> None:
-    """One line, exit status 2: whose, how many, how many are kept, since when."""
+    """One line, exit status 2: the id, its purchases, the cap, and the time."""
     history(tmp_path / "h.parquet", busy=1_025)
     before = hash_tree(tmp_path)
     done = run(*COMMANDS[command])
@@ -100,7 +100,7 @@ def test_a_customer_beyond_the_cap_is_named_and_nothing_is_written(
     assert hash_tree(tmp_path) == before
 
 
-def test_as_many_as_are_kept_are_built_and_replayed(run: Run, tmp_path: Path) -> None:
+def test_as_many_as_are_stored_are_built_and_replayed(run: Run, tmp_path: Path) -> None:
     """1,024 purchases of one customer: every vector is the same online."""
     history(tmp_path / "h.parquet", busy=1_024)
     done = run(*COMMANDS["build"])

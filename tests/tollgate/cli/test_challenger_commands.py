@@ -93,8 +93,8 @@ def test_a_whole_life(
 ) -> None:
     """Shadow, report, canary, raise, promote, and back by a broken gate."""
     run = ("challenger", "run", f"--journal-url={store_url}", "--until-idle")
-    told = start(repository, "--set=model=2")
-    assert "on trial fraud-2, shadow" in told
+    output = start(repository, "--set=model=2")
+    assert "on trial fraud-2, shadow" in output
     nothing = tollgate(repository, "challenger", "report", "--json").stdout
     part = json.loads(nothing, parse_constant=pytest.fail)
     assert (part["rows"], part["psi"]["value"]) == (0, None)
@@ -108,7 +108,7 @@ def test_a_whole_life(
     tollgate(repository, *run)
     picture = tmp_path / "report.png"
     shown = tollgate(repository, "challenger", "report", f"--picture={picture}").stdout
-    assert "shadow: fraud-2 beside fraud-1" in shown
+    assert "shadow: fraud-2 next to fraud-1" in shown
     assert "200 rows decided by both" in shown
     assert picture.read_bytes()[:4] == b"\x89PNG"
     report = json.loads(tollgate(repository, "challenger", "report", "--json").stdout)
@@ -160,7 +160,7 @@ def test_a_broken_gate_ends_a_trial_and_the_report_says_so(
 def test_gates_hold_in_an_object_store_and_a_servers_copy_is_refused(
     repository: Path, store_url: str, redis_client: redis.Redis, tmp_path: Path
 ) -> None:
-    """What is ended is ended where the servers look, and told of from there."""
+    """A trial ends in the object store, and is reported from there."""
     gates(repository, "min_rows: 100\nflips_share: 0.01\np99_ms: null\n")
     url = f"--repository=file://{repository}"
     start(repository, "--set=decision=2", url)
@@ -209,9 +209,9 @@ def test_the_shadow_that_counts_is_the_last_whatever_the_clock_said(
     assert "its shadow has not passed: flips_share waits" in refused
 
 
-def proposed(told: str) -> str:
-    """Read the name that a proposal was told."""
-    (line,) = (one for one in told.splitlines() if one.startswith("proposed  "))
+def proposed(output: str) -> str:
+    """Read the name that a proposal printed."""
+    (line,) = (one for one in output.splitlines() if one.startswith("proposed  "))
     return line.split()[1]
 
 
@@ -239,13 +239,13 @@ def test_who_confirms_a_share_confirms_no_other(repository: Path) -> None:
     """Somebody proposes another one while the first is looked at, by its name."""
     asked = {"TOLLGATE_REQUIRE_APPROVAL": "1"}
     canary = ("--set=model=2", "--mode=canary", "--force")
-    told = start(repository, *canary, "--percent=5", **asked)
-    assert "\non trial" not in told
-    name = proposed(told)
+    output = start(repository, *canary, "--percent=5", **asked)
+    assert "\non trial" not in output
+    name = proposed(output)
     shown = tollgate(repository, "release", "show", name).stdout
     assert json.loads(shown)["challenger"]["percent"] == 5
-    told = tollgate(repository, "release", "diff", "fraud-1", name).stdout
-    assert "fraud_model  1 -> 2" in told
+    output = tollgate(repository, "release", "diff", "fraud-1", name).stdout
+    assert "fraud_model  1 -> 2" in output
     start(repository, *canary, "--percent=100", **asked)
     approve = ("release", "approve", name, "--actor=bob")
     assert f"waits, not {name}" in tollgate(repository, *approve, status=2).stderr

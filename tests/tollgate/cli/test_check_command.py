@@ -107,7 +107,7 @@ def test_a_finding_has_severity_code_file_line_and_reason(folder: Path) -> None:
 
 
 def test_a_warning_is_status_1_and_advice_none(folder: Path) -> None:
-    """Two cores, four threads; then only what is asked for counts."""
+    """Two cores, four threads; then only the requested severity counts."""
     path = folder / "model_repository" / MODEL
     edit(path, 'string_value: "1"', 'string_value: "4"')
     for threshold, status, codes in (
@@ -194,7 +194,7 @@ def test_the_servers_file_is_checked_by_line(folder: Path) -> None:
     assert "TG508" not in newer
 
 
-def test_vulnerabilities_are_told_of_a_release_alone(foreign: Path) -> None:
+def test_vulnerabilities_are_reported_for_a_release_only(foreign: Path) -> None:
     """Its version will do; nothing is known to be closed."""
     done = run("--repository", foreign, "--target", "2.51.0")
     assert done.exit_code == 2

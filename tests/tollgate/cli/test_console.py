@@ -43,9 +43,9 @@ def test_an_id_is_shown_as_it_is(
 ) -> None:
     """Callers choose it, and what is shown was decided and counted by then."""
     monkeypatch.setattr(console.out, "width", 200)
-    told = "a[b]c [/d]"
-    answers = {name: [told] for name in score._ANSWER}
+    text = "a[b]c [/d]"
+    answers = {name: [text] for name in score._ANSWER}
     answers |= {"score": [0.5], "degraded": [0]}
-    frame = pl.DataFrame({"transaction_id": [told]})
+    frame = pl.DataFrame({"transaction_id": [text]})
     score._write(frame, answers, out=None, kind="table")
-    assert capsys.readouterr().out.count(told) == 4
+    assert capsys.readouterr().out.count(text) == 4

@@ -57,7 +57,7 @@ def convert(folder: Path, *more: object, out: str = "out") -> Result:
     )
 
 
-def test_carried_columns_stand_beside_the_features_of_their_rows(folder: Path) -> None:
+def test_copied_columns_stand_next_to_the_features_of_their_rows(folder: Path) -> None:
     """In the order of the file; one that is there already is refused."""
     table = pl.read_parquet(folder / "applications.parquet")
     rows = pl.read_parquet(folder / "rows.parquet")

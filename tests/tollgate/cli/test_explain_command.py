@@ -47,7 +47,7 @@ def folder(tmp_path: Path, store_url: str, redis_client: redis.Redis) -> Path:
 def test_a_decision_is_explained_where_it_is(
     folder: Path, store_url: str, first: int
 ) -> None:
-    """Sealed or waiting: what decided, what moved the score, what to tell."""
+    """Sealed or pending: the decision, the contributions, and the reasons."""
     records = decided(40, first=first)
     row = int(np.flatnonzero(records.decision == 2)[0])
     one = records.transaction_id[row].decode()
@@ -67,14 +67,14 @@ def test_a_decision_is_explained_where_it_is(
     assert "  1. The purchase looks very much like known fraud." in text
     status, text = run("explain", one, *where, "--json")
     assert status == 0, text
-    told = json.loads(text.rpartition("None")[0])
-    assert told["decision"] == "decline"
-    assert told["reasons"][0]["contribution"] is None
-    amounts = [one["amount"] for one in told["contributions"]]
-    assert told["margin"] == pytest.approx(told["expected"] + sum(amounts))
+    explained = json.loads(text.rpartition("None")[0])
+    assert explained["decision"] == "decline"
+    assert explained["reasons"][0]["contribution"] is None
+    amounts = [one["amount"] for one in explained["contributions"]]
+    assert explained["margin"] == pytest.approx(explained["expected"] + sum(amounts))
 
 
-def test_what_is_nowhere_is_told(folder: Path, store_url: str) -> None:
+def test_an_unknown_decision_is_reported(folder: Path, store_url: str) -> None:
     """An unknown id; a stream that cannot be read."""
     where = ("--folder", str(folder))
     status, text = run("explain", "never", *where, "--journal-url", store_url)

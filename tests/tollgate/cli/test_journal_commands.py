@@ -47,7 +47,7 @@ def sealed(tmp_path: Path, store_url: str, redis_client: redis.Redis) -> Path:
 def test_run_learns_of_releases_from_an_object_store(
     tmp_path: Path, store_url: str, redis_client: redis.Redis, object_store: Any
 ) -> None:
-    """What a release is, is kept with its first record, wherever the repository is."""
+    """A release is archived with its first record, wherever the repository is."""
     models = tmp_path / "models"
     shutil.copytree(REPOSITORY, models, ignore=shutil.ignore_patterns("__pycache__"))
     url = object_store.fill("journalled", models)
@@ -60,12 +60,12 @@ def test_run_learns_of_releases_from_an_object_store(
         *where,
     )
     assert status == 0, text
-    (kept,) = Chain(folder, product="fraud").alive("release")
-    assert "features.yaml" in " ".join(one.name for one in kept.files)
+    (archived,) = Chain(folder, product="fraud").alive("release")
+    assert "features.yaml" in " ".join(one.name for one in archived.files)
 
 
 def test_run_seals_and_verify_proves(sealed: Path) -> None:
-    """Keys and anchor lie beside the folder; `verify` finds the anchor by itself."""
+    """Keys and anchor lie next to the folder; `verify` finds the anchor by itself."""
     assert (sealed.parent / "journal.keys").is_dir()
     status, text = run("verify", str(sealed))
     assert status == 0, text
@@ -96,7 +96,7 @@ def test_verify_names_what_was_changed(sealed: Path) -> None:
 
 
 def test_retain_removes_what_is_old_and_the_rest_is_proven(sealed: Path) -> None:
-    """Beside the worker or after it; a second call finds nothing, `verify` no fault."""
+    """During or after the run of the worker; a second call finds nothing."""
     where = ["--folder", str(sealed)]
     assert "removed 0 decisions" in run("retain", "--keep", "40000d", *where)[1]
     assert list(sealed.glob("*.segment.parquet"))
@@ -137,7 +137,7 @@ def test_erase_forgets_a_person(sealed: Path) -> None:
         (["run", "--journal-url", "http://x", "--folder", "f"], "begins with none of"),
     ],
 )
-def test_mistakes_are_told(
+def test_mistakes_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
 ) -> None:
     """What is wrong, and with which value."""
@@ -148,7 +148,7 @@ def test_mistakes_are_told(
 
 
 def test_export_writes_a_page(sealed: Path, tmp_path: Path) -> None:
-    """By transaction id, readable for this user alone; an unknown one is told."""
+    """By transaction id, readable for this user alone; an unknown one is reported."""
     page = tmp_path / "decision.html"
     where = ["--folder", str(sealed), "--out", str(page)]
     transaction = made(10).transaction_id[3].decode()

@@ -73,10 +73,10 @@ def ask(
         monkeypatch.setattr(sys, "argv", ["tollgate", *words])
         with pytest.raises(SystemExit) as ended:
             main()
-        told, said = capfd.readouterr()
-        assert "NaN" not in told
+        output, said = capfd.readouterr()
+        assert "NaN" not in output
         assert isinstance(ended.value.code, int)
-        return ended.value.code, json.loads(told), said
+        return ended.value.code, json.loads(output), said
 
     return ask_
 

@@ -61,7 +61,7 @@ def test_exit_status_tells_drift_from_none(calm: Path) -> None:
 
 
 def test_all_journals_of_a_state_folder_are_read(calm: Path) -> None:
-    """Each in its folder; keys and anchors beside them are none; --product picks."""
+    """Each in its folder; keys and anchors are not journals; --product picks one."""
     other = Sealed(calm, product="shop", repository=None)
     other.seal(decisions(700, writer="e" * 16))
     status, said = run(calm)
@@ -74,7 +74,7 @@ def test_all_journals_of_a_state_folder_are_read(calm: Path) -> None:
 
 
 def test_labels_of_a_file_judge_releases(calm: Path, tmp_path: Path) -> None:
-    """By the keys beside the journal; without them it is said what is missing."""
+    """By the keys next to the journal; without them it is said what is missing."""
     records = decisions(1_300)
     label = (np.arange(1_300) % 4 == 0).astype(np.int64)
     took_us = np.full(1_300, DAY_US)
@@ -90,7 +90,7 @@ def test_labels_of_a_file_judge_releases(calm: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "words"),
     [
         (("--product", "nope"), "'nope' is no product of"),
         (("--folder", "x", "--product", "fraud"), "leave --product out"),
@@ -103,7 +103,7 @@ def test_labels_of_a_file_judge_releases(calm: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_named_and_nothing_is_written(
-    calm: Path, arguments: tuple[str, ...], told: str
+    calm: Path, arguments: tuple[str, ...], words: str
 ) -> None:
     """Exit status 2, one line."""
     page = calm / "report.html"
@@ -112,7 +112,7 @@ def test_what_is_wrong_is_named_and_nothing_is_written(
     )
     status, said = run(calm, *given)
     assert status == 2
-    assert told in said
+    assert words in said
     assert not page.exists()
 
 
@@ -123,7 +123,7 @@ def test_no_decision_at_all_is_said(calm: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_goes_on_looking_until_it_is_told_to_end(tmp_path: Path) -> None:
+def test_it_repeats_until_it_is_stopped(tmp_path: Path) -> None:
     """
     It begins before there is a journal, and one that is damaged costs no other.
 

@@ -19,7 +19,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Run `tollgate publish new` beside a copy of the repository and a candidate."""
+    """Run `tollgate publish new` next to a copy of the repository and a candidate."""
     bytecode = shutil.ignore_patterns("__pycache__")
     repository = tmp_path / "model_repository"
     shutil.copytree(CHECKOUT / "model_repository", repository, ignore=bytecode)
@@ -46,7 +46,7 @@ def run(tmp_path: Path) -> Run:
     return run_
 
 
-def test_result_is_told_with_the_figures(run: Run, tmp_path: Path) -> None:
+def test_the_result_is_printed_with_its_figures(run: Run, tmp_path: Path) -> None:
     """The version on standard output; what was proven on standard error."""
     done = run("--product", "fraud", "--no-dry-load")
     assert done.returncode == 0, done.stderr

@@ -30,7 +30,7 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Run a command of tollgate beside a copy of the repository."""
+    """Run a command of tollgate next to a copy of the repository."""
     bytecode = shutil.ignore_patterns("__pycache__")
     repository = tmp_path / "model_repository"
     shutil.copytree(CHECKOUT / "model_repository", repository, ignore=bytecode)

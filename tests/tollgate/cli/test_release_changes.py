@@ -83,7 +83,7 @@ def go(repository: Path, **versions: int) -> Release:
 
 
 def test_who_goes_back_after_somebody_else_does_not_go_forth(repository: Path) -> None:
-    """Two see an alert; the second is told, and what was bad does not come back."""
+    """Two see an alert; the second call is refused, so the bad one stays away."""
     go(repository, fraud_model=2)
     release(repository, "rollback", "--reason=it declines all")
     again = release(repository, "rollback", "--reason=it declines all", status=2)
@@ -155,15 +155,15 @@ def test_a_reason_with_brackets_is_printed_as_it_is(repository: Path) -> None:
 
 
 def test_what_waits_can_be_looked_at_before_it_is_confirmed(repository: Path) -> None:
-    """By the name that the proposal was told."""
+    """By the name that the proposal printed."""
     proposed = release(
         repository, "activate", "--set=model=2", "--reason=x", "--require-approval"
     )
     assert "proposed  fraud-2" in proposed.stdout
     shown = json.loads(release(repository, "show", "fraud-2").stdout)
     assert shown["versions"]["fraud_model"] == 2
-    told = release(repository, "diff", "fraud-1", "fraud-2").stdout
-    assert "fraud_model  1 -> 2" in told
+    text = release(repository, "diff", "fraud-1", "fraud-2").stdout
+    assert "fraud_model  1 -> 2" in text
     release(repository, "show", "fraud-3", status=2)
 
 
@@ -178,7 +178,7 @@ def test_a_full_disk_is_one_line(repository: Path) -> None:
 
 
 class Replica:
-    """A side port that says what it is told to."""
+    """An admin port that answers as the test wants."""
 
     def __init__(self, port: int) -> None:
         self.url = f"http://127.0.0.1:{port}"
@@ -247,9 +247,9 @@ def test_a_replica_without_the_share_of_a_canary_is_behind(
         reason="x",
     )
     replica.says = [how_far(changed, state="failed", doing="[/no] such file")]
-    told = release(repository, "status", f"--replica={replica.place}", status=1)
-    assert "1 of 1 do not run fraud-1 with fraud-2 5 %" in told.stderr
-    assert "failed: [/no] such file" in told.stdout
+    done = release(repository, "status", f"--replica={replica.place}", status=1)
+    assert "1 of 1 do not run fraud-1 with fraud-2 5 %" in done.stderr
+    assert "failed: [/no] such file" in done.stdout
     replica.says = [how_far(changed, canary="fraud-2 5 %")]
     release(repository, "status", f"--replica={replica.place}")
 

@@ -77,9 +77,9 @@ def test_a_fleet_follows_and_the_command_waits(
     assert lines[1].startswith("answers  fraud-2, after ")
     fleet[1].wait(lambda: "fraud-2" in fleet[1].get("/releases")[1])
     fleet[1].wait(lambda: "converged" in fleet[1].get("/releases")[1])
-    told = release(repository, "status", "--json", *replicas(fleet))
-    assert told.returncode == 0, told.stderr
-    status = json.loads(told.stdout)
+    reported = release(repository, "status", "--json", *replicas(fleet))
+    assert reported.returncode == 0, reported.stderr
+    status = json.loads(reported.stdout)
     assert status["desired"] == "fraud-2"
     assert [one["products"][0]["running"] for one in status["replicas"]] == [
         "fraud-2",
@@ -96,9 +96,9 @@ def test_what_is_not_taken_says_why_and_the_old_one_goes_on(
     assert done.returncode == 1
     assert "fraud-3 was not loaded, fraud-2 still answers" in done.stderr
     assert "no" in done.stderr.split("fraud-2 still answers")[1]
-    told = release(repository, "status", *replicas(fleet))
-    assert told.returncode == 1
-    assert "do not run fraud-3" in told.stderr
+    reported = release(repository, "status", *replicas(fleet))
+    assert reported.returncode == 1
+    assert "do not run fraud-3" in reported.stderr
     assert fleet[0].ready()
     back = release(repository, "rollback", "--reason=it does not load", state)
     assert back.returncode == 0, back.stderr

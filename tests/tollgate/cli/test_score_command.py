@@ -1,4 +1,4 @@
-"""`score` beside a store that is slow: what rows are decided on, and what is said."""
+"""`score` with a slow store reports the sources of its decisions."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_a_bare_path_names_the_pages() -> None:
     assert "a_number" not in text
 
 
-def test_metrics_are_for_others_only_where_they_are_told_to() -> None:
+def test_other_hosts_read_metrics_only_if_allowed() -> None:
     """Loopback by default; another address is named in what goes wrong with it."""
     port = free_port("127.0.0.2")
     serve_metrics(CollectorRegistry(), port, host="127.0.0.2")
@@ -51,7 +51,7 @@ def test_metrics_are_for_others_only_where_they_are_told_to() -> None:
         serve_metrics(CollectorRegistry(), port, host="192.0.2.1")
 
 
-def test_a_worker_of_trials_listens_where_it_is_told(tmp_path: Path) -> None:
+def test_a_worker_of_trials_listens_on_the_given_address(tmp_path: Path) -> None:
     """An address that is not this machine's is refused, before any row is read."""
     with pytest.raises(InputError, match=r"cannot listen on 192\.0\.2\.1:9"):
         challenger.run(

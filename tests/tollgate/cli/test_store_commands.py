@@ -58,7 +58,7 @@ def test_a_misspelt_product_is_answered_by_those_of_the_store(
 def test_a_model_is_published_into_a_store(
     url: str, tmp_path: Path, object_store: Any
 ) -> None:
-    """All its files; somebody else finds the version, proven, and no server is told."""
+    """All its files; another copy finds the proven version; no server is notified."""
     model = tmp_path / "model"
     shutil.copytree(MODELS / "fraud_model" / "1", model)
     done = run(tmp_path / "ada", url, "publish", str(model), "--no-dry-load")

@@ -48,7 +48,7 @@ def stream(
     )
 
 
-def kept(client: redis.Redis) -> set[str]:
+def stored_feeds(client: redis.Redis) -> set[str]:
     """Name the feeds that have a watermark."""
     return {name for name in FEEDS if client.exists(feed_key("fraud", name))}
 
@@ -59,14 +59,14 @@ def test_a_stream_keeps_the_watermarks_that_the_call_does_not(
     """Labels where scoring alone updates, both where the step's parameter says so."""
     done = stream(store_url, repository)
     assert done.returncode == 0, done.stderr
-    assert kept(redis_client) == {LABELS}
+    assert stored_feeds(redis_client) == {LABELS}
     config = repository / "fraud_features" / "config.pbtxt"
     config.write_text(
         config.read_text()
         + 'parameters { key: "updates" value { string_value: "both" } }\n'
     )
     assert stream(store_url, repository).returncode == 0
-    assert kept(redis_client) == set(FEEDS)
+    assert stored_feeds(redis_client) == set(FEEDS)
 
 
 def test_feeds_are_chosen_by_name(
@@ -74,7 +74,7 @@ def test_feeds_are_chosen_by_name(
 ) -> None:
     """None at all, too; and a name that is none is one line and status 2."""
     assert stream(store_url, repository, "--feeds", "").returncode == 0
-    assert kept(redis_client) == set()
+    assert stored_feeds(redis_client) == set()
     wrong = stream(store_url, repository, "--feeds", "labels,prices")
     assert wrong.returncode == 2
     assert "'prices' is none of purchases, labels" in wrong.stdout + wrong.stderr

@@ -54,7 +54,7 @@ def served(repository: Path) -> Iterator[Supervised]:
 
 @pytest.fixture
 def server(served: Supervised) -> Iterator[Address]:
-    """That server; afterwards it runs as it did, and nothing was taken for a fault."""
+    """That server runs as before after tuning, and no fault was recorded."""
     address = find_server(served.state)
     assert address is not None
     yield address
@@ -206,7 +206,7 @@ def test_a_tuning_ends_with_a_configuration_or_says_why_not(
     served: Supervised, server: Address, repository: Path
 ) -> None:
     """
-    Which of both is a matter of the machine; the runs are kept either way.
+    Which of both is a matter of the machine; the runs are stored either way.
 
     There is a low-latency.pbtxt, and it stays; the name that nobody said is another.
     """
@@ -215,8 +215,8 @@ def test_a_tuning_ends_with_a_configuration_or_says_why_not(
     assert done.returncode in (0, 1), done.stderr
     written = repository / "fraud_model" / "configs" / f"{name}.pbtxt"
     assert written.exists() == (done.returncode == 0)
-    told = json.loads((served.state / f"tune/{name}/tuning.json").read_text())
-    assert len(told["tuned"]["compared"]["turns"]) == 3
+    tuning = json.loads((served.state / f"tune/{name}/tuning.json").read_text())
+    assert len(tuning["tuned"]["compared"]["turns"]) == 3
     assert (served.state / f"tune/{name}/tuning.png").stat().st_size > 10_000
     assert "best found" in done.stdout
     if written.exists():

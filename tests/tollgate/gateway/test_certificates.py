@@ -68,7 +68,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("caller", ["a/b", "", "a,DNS:bank", "-x", "a\nb"])
-def test_a_name_that_is_none_is_told_as_such(tmp_path: Path, caller: str) -> None:
+def test_an_invalid_name_is_refused(tmp_path: Path, caller: str) -> None:
     """It names a file, and stands in the certificate."""
     with pytest.raises(InputError, match=r"^caller: .* is not A-Z"):
         make_certificates(

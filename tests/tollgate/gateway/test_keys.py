@@ -31,7 +31,7 @@ def test_a_caller_gets_as_many_keys_as_are_drawn(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_keys_that_are_drawn_at_once_are_all_kept(tmp_path: Path) -> None:
+def test_keys_that_are_drawn_at_once_are_all_stored(tmp_path: Path) -> None:
     """Each was printed, so each must be good."""
     path = tmp_path / "keys"
     callers = [f"shop-{number}" for number in range(16)]

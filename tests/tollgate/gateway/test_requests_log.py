@@ -25,7 +25,7 @@ def writer(path: Path) -> Iterator[FileIO]:
         yield file
 
 
-def test_each_line_is_told_once(path: Path, writer: FileIO) -> None:
+def test_each_line_is_read_once(path: Path, writer: FileIO) -> None:
     """Not those from before the first look; half a line when it is whole."""
     writer.write(b"of an earlier process\n")
     log = RequestsLog(path)
@@ -50,14 +50,14 @@ def test_a_file_that_comes_later_is_read_from_its_beginning(path: Path) -> None:
 def test_what_was_read_is_cut_off_and_nothing_is_lost(
     path: Path, writer: FileIO
 ) -> None:
-    """Five times 3 MiB are told to the last line; what stays is less than 4 MiB."""
+    """Five times 3 MiB are read to the last line; what stays is less than 4 MiB."""
     log = RequestsLog(path)
-    line, told = b"x" * 99 + b"\n", 0
+    line, read = b"x" * 99 + b"\n", 0
     for _ in range(5):
         writer.write(line * 30_000)
-        told += log.read().count(line)
+        read += log.read().count(line)
         assert path.stat().st_size < 4 << 20
-    assert told == 150_000
+    assert read == 150_000
     log.close()
 
 
@@ -75,16 +75,14 @@ def test_half_a_line_keeps_the_file_from_being_cut(path: Path, writer: FileIO) -
     log.close()
 
 
-def test_what_nobody_read_for_long_is_told_part_by_part(
-    path: Path, writer: FileIO
-) -> None:
+def test_a_long_backlog_is_read_part_by_part(path: Path, writer: FileIO) -> None:
     """A look takes 4 MiB at most, so that it takes little memory; none is lost."""
     log = RequestsLog(path)
     line = b"x" * 99 + b"\n"
     writer.write(line * 120_000)
-    told = [log.read().count(line) for _ in range(4)]
-    assert told[0] < 42_000
-    assert sum(told) == 120_000
+    read = [log.read().count(line) for _ in range(4)]
+    assert read[0] < 42_000
+    assert sum(read) == 120_000
     assert path.stat().st_size == 0
     log.close()
 
@@ -106,7 +104,7 @@ def test_a_file_that_somebody_else_cuts_or_replaces_is_followed(
     log.close()
 
 
-def test_bytes_without_an_end_are_not_kept(path: Path, writer: FileIO) -> None:
+def test_bytes_without_an_end_are_dropped(path: Path, writer: FileIO) -> None:
     """What is no log does not fill the memory; the next line is read again."""
     log = RequestsLog(path)
     for _ in range(3):

@@ -15,7 +15,7 @@ from tollgate.errors import InputError
 from tollgate.gateway.template import TEMPLATE, Gateway, render
 
 PAPER = Path(__file__).parents[3] / "docs" / "gateway.md"
-TOLD: dict[str, Any] = {
+OPTIONS: dict[str, Any] = {
     "state": Path("/state"),
     "upstream": "fraud:8001",
     "listen": "127.0.0.1:8443",
@@ -29,13 +29,13 @@ TOLD: dict[str, Any] = {
 def test_every_value_has_its_place() -> None:
     """The template asks for all values, and for no other; the paper names them."""
     asked = set(re.findall(r"\$\{(\w+)\}", TEMPLATE.read_text()))
-    assert asked == set(Gateway(**TOLD).values())
+    assert asked == set(Gateway(**OPTIONS).values())
     assert asked <= set(re.findall(r"`(GATEWAY_\w+)`", PAPER.read_text()))
 
 
 def test_what_nginx_calls_variables_stays() -> None:
     """As the image's envsubst with its filter: ${GATEWAY_…} and nothing else."""
-    template, made = TEMPLATE.read_text(), render(Gateway(**TOLD))
+    template, made = TEMPLATE.read_text(), render(Gateway(**OPTIONS))
     assert "${" not in made.replace("${GATEWAY_…}", "")
     assert made.count("$") == template.count("$") - len(
         re.findall(r"\$\{GATEWAY_[A-Z_]+\}", template)
@@ -46,7 +46,7 @@ def test_what_nginx_calls_variables_stays() -> None:
 @pytest.mark.system("envsubst")
 def test_envsubst_makes_the_same() -> None:
     """The program that the official image calls."""
-    values = Gateway(**TOLD).values()
+    values = Gateway(**OPTIONS).values()
     names = " ".join(f"${{{name}}}" for name in values)
     done = subprocess.run(
         ["envsubst", names],
@@ -56,7 +56,7 @@ def test_envsubst_makes_the_same() -> None:
         text=True,
         check=True,
     )
-    assert done.stdout == render(Gateway(**TOLD))
+    assert done.stdout == render(Gateway(**OPTIONS))
 
 
 @pytest.mark.parametrize(
@@ -78,19 +78,19 @@ def test_a_value_that_is_more_than_a_value_is_refused(
 ) -> None:
     """Nothing gets into the configuration by way of a value."""
     with pytest.raises(InputError, match=words):
-        render(Gateway(**(TOLD | changes)))
+        render(Gateway(**(OPTIONS | changes)))
 
 
 def test_a_certificate_is_asked_for_only_where_one_is_needed() -> None:
     """With keys alone nginx asks for none, and has a file to open all the same."""
-    values = Gateway(**TOLD).values()
+    values = Gateway(**OPTIONS).values()
     assert values["GATEWAY_VERIFY_CLIENT"] == "off"
     assert values["GATEWAY_CLIENT_CA"] == "/tls/tls.crt"
-    told = msgspec.structs.replace(
-        Gateway(**TOLD), auth="mtls", client_ca=Path("/ca"), keys=None
+    values = msgspec.structs.replace(
+        Gateway(**OPTIONS), auth="mtls", client_ca=Path("/ca"), keys=None
     ).values()
-    assert told["GATEWAY_VERIFY_CLIENT"] == "optional"
-    assert (told["GATEWAY_CLIENT_CA"], told["GATEWAY_KEYS"]) == ("/ca", "/dev/null")
+    assert values["GATEWAY_VERIFY_CLIENT"] == "optional"
+    assert (values["GATEWAY_CLIENT_CA"], values["GATEWAY_KEYS"]) == ("/ca", "/dev/null")
 
 
 def test_an_unknown_place_and_an_absent_template_are_named(tmp_path: Path) -> None:
@@ -98,6 +98,6 @@ def test_an_unknown_place_and_an_absent_template_are_named(tmp_path: Path) -> No
     path = tmp_path / "nginx.conf"
     path.write_text("listen ${GATEWAY_PORT};")
     with pytest.raises(InputError, match="GATEWAY_PORT: has no value"):
-        render(Gateway(**TOLD), template=path)
+        render(Gateway(**OPTIONS), template=path)
     with pytest.raises(InputError, match="name another template"):
-        render(Gateway(**TOLD), template=tmp_path / "absent")
+        render(Gateway(**OPTIONS), template=tmp_path / "absent")

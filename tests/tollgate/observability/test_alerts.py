@@ -59,7 +59,7 @@ def test_the_first_line_names_a_source_that_exists() -> None:
         assert (HOUSE / source).is_file() or (REPOSITORY / source).is_file(), head
 
 
-def test_a_repository_without_products_is_told_in_one_line(tmp_path: Path) -> None:
+def test_a_repository_without_products_is_refused_in_one_line(tmp_path: Path) -> None:
     """Exit status 2, nothing written."""
     out = tmp_path / "out"
     done = CliRunner().invoke(
@@ -81,10 +81,10 @@ def test_every_alert_has_its_page_and_every_page_its_alert() -> None:
                 pages.add(page.name)
     folder = HOUSE / "docs" / "runbooks"
     assert {one.name for one in folder.iterdir()} == pages | {"README.md"}
-    told = (HOUSE / "docs" / "alerts.md").read_text() + (
+    documented = (HOUSE / "docs" / "alerts.md").read_text() + (
         folder / "README.md"
     ).read_text()
-    assert all(page in told for page in pages)
+    assert all(page in documented for page in pages)
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
@@ -133,10 +133,10 @@ def test_no_rule_mixes_installations(
     assert len(made) > 50
     for rule in made:
         asked = SERIES.findall(rule["expr"])
-        told = [one.rstrip(",").partition("{")[2] for one in asked]
-        assert set(told) == {of}, rule["expr"]
-        told = [f'{key}="{one}"' for key, one in rule["labels"].items()]
-        assert set(of.split(",")) <= set(told)
+        matchers = [one.rstrip(",").partition("{")[2] for one in asked]
+        assert set(matchers) == {of}, rule["expr"]
+        labels = [f'{key}="{one}"' for key, one in rule["labels"].items()]
+        assert set(of.split(",")) <= set(labels)
 
 
 def test_rules_of_everything_select_nothing() -> None:
@@ -176,7 +176,7 @@ def test_one_product_has_no_rules_of_another() -> None:
 @pytest.mark.parametrize(
     ("objective_ms", "bucket"), [(50, 0.05), (55, 0.05), (20, 0.02), (0.1, 0.0005)]
 )
-def test_who_is_in_time_is_told_by_a_bucket_that_is_not_later(
+def test_requests_in_time_are_counted_by_a_bucket_that_is_not_later(
     objective_ms: float, bucket: float
 ) -> None:
     """The objective's own, else the next below; the first one for less than that."""

@@ -41,9 +41,9 @@ def test_queries_ask_for_series_that_exist(board: Board) -> None:
 @boards
 def test_the_committed_file_holds_every_panel(board: Board) -> None:
     """With all of its queries, in order, each with a letter of its own."""
-    told = json.loads((COMMITTED / f"{board.uid}.json").read_text())
+    committed = json.loads((COMMITTED / f"{board.uid}.json").read_text())
     found = {
-        panel["title"]: panel for panel in told["panels"] if panel["type"] != "row"
+        panel["title"]: panel for panel in committed["panels"] if panel["type"] != "row"
     }
     assert list(found) == [panel.title for panel in board.panels]
     for panel in board.panels:
@@ -56,16 +56,16 @@ def test_the_committed_file_holds_every_panel(board: Board) -> None:
 @boards
 def test_no_panel_mixes_installations(board: Board) -> None:
     """Every series of every query is of one namespace and one job."""
-    told = json.loads((COMMITTED / f"{board.uid}.json").read_text())
+    committed = json.loads((COMMITTED / f"{board.uid}.json").read_text())
     exprs = [
-        one["expr"] for panel in told["panels"] for one in panel.get("targets", ())
+        one["expr"] for panel in committed["panels"] for one in panel.get("targets", ())
     ]
     assert exprs
     for expr in exprs:
         series = re.findall(r"\b(?:tollgate|nv)_\w+", expr)
         assert len(series) == expr.count(HERE), expr
         assert all(f"{name}{{{HERE}" in expr for name in series), expr
-    names = [one["name"] for one in told["templating"]["list"]]
+    names = [one["name"] for one in committed["templating"]["list"]]
     assert names == ["datasource", "namespace", "job", "product"]
 
 

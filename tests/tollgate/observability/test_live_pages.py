@@ -48,7 +48,7 @@ def purchases(name: str) -> dict[str, object]:
 
 
 def settled(product: Supervised) -> str:
-    """Wait for Triton's page to tell of all rows."""
+    """Wait until Triton's page counts all rows."""
     until_s = time.monotonic() + PATIENCE_S
     before: list[str] = []
     while True:
@@ -59,7 +59,7 @@ def settled(product: Supervised) -> str:
             *("tollgate_journal_lag_seconds_count", "tollgate_feed_age_seconds_count"),
             "tollgate_score_log_odds_sum",
         )
-        # What is told comes in lots of a few, and a page may be read between two.
+        # Metrics are reported in batches, and a page may be read between two.
         series = re.findall(r"^[^#\s]+", text, re.M)
         if found == ["40"] and all(name in text for name in late) and series == before:
             return text
@@ -75,7 +75,7 @@ def families(text: str) -> set[str]:
 
 
 def known(row: Row) -> set[str]:
-    """Name the families that a row may be: steps tell a histogram by its parts."""
+    """Name the families that a row may be: steps report a histogram by its parts."""
     return {row.name, *row.series}
 
 
@@ -83,10 +83,10 @@ def known(row: Row) -> set[str]:
 def test_the_page_is_what_the_table_says(page: str, pages: dict[str, str]) -> None:
     """Every row is on its page; every family of the page is in the table."""
     rows = PAGES[page][1]  # type: ignore[index]
-    told = families(pages[page])
+    exported = families(pages[page])
     for row in rows:
-        assert known(row) & told, row.name
-    assert told <= {name for row in rows for name in known(row)}
+        assert known(row) & exported, row.name
+    assert exported <= {name for row in rows for name in known(row)}
 
 
 @pytest.mark.parametrize("page", ["triton", "supervisor"])

@@ -68,10 +68,10 @@ def registry(page: str) -> CollectorRegistry:
 def test_the_page_of_a_worker_is_what_the_table_says(page: Page) -> None:
     """The same names, and no label but those named."""
     text = generate_latest(registry(page)).decode()
-    told = set(re.findall(r"^# HELP (\S+)", text, re.MULTILINE))
-    told = {name for name in told if not name.endswith("_created")}
+    exported = set(re.findall(r"^# HELP (\S+)", text, re.MULTILINE))
+    exported = {name for name in exported if not name.endswith("_created")}
     rows = {row.name: row for row in PAGES[page][1]}
-    assert told == set(rows)
+    assert exported == set(rows)
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             name = family.name
@@ -80,8 +80,8 @@ def test_the_page_of_a_worker_is_what_the_table_says(page: Page) -> None:
                 assert set(sample.labels) - {"le"} == set(row.labels), sample
 
 
-def test_a_trial_is_told_as_it_was_counted() -> None:
-    """Flips are what lies beside the matrix's diagonal; a mean is over scored rows."""
+def test_a_trial_is_exported_as_it_was_counted() -> None:
+    """Flips are off the matrix's diagonal; a mean is over scored rows."""
     found = registry("challenger")
     named = {"product": "fraud", "challenger": "fraud-2", "mode": "shadow"}
     assert found.get_sample_value("tollgate_trial_pairs", named) == 10
