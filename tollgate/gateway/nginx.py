@@ -85,19 +85,19 @@ class Nginx:
             reachable = msgspec.structs.replace(
                 gateway, suspensions=Path(f"/proc/self/fd/{self._suspensions}")
             )
-            self._child = self._started(render(reachable, template=template))
+            self._child = self._start(render(reachable, template=template))
         except BaseException:
             os.close(self._suspensions)
             self._lock.release()
             raise
 
-    def _started(self, text: str) -> Child:
+    def _start(self, text: str) -> Child:
         (self._gateway.state / _CONFIGURATION).write_text(text)
         for place in (self._gateway.listen, self._gateway.health_listen):
             if _listens(place):
                 raise InputError(place, "something else listens there")
         self._seen = self._digest()
-        self._try()
+        self._test_configuration()
         child = Child(
             self._command("-g", _FOREGROUND),
             name="nginx",
@@ -144,7 +144,7 @@ class Nginx:
             return False
         self._seen = digest
         self._check_keys()
-        self._try()
+        self._test_configuration()
         self._child.signal(signal.SIGHUP)
         return True
 
@@ -169,7 +169,7 @@ class Nginx:
             *("-e", "stderr", *more),
         ]
 
-    def _try(self) -> None:
+    def _test_configuration(self) -> None:
         done = subprocess.run(
             self._command("-t", "-q", "-g", _FOREGROUND),
             capture_output=True,

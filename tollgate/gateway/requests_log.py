@@ -13,8 +13,8 @@ from pathlib import Path
 
 from tollgate.errors import InputError
 
-_CUT_BYTES = 4 << 20  # once so much was read, it is cut off
-_LOOK_BYTES = 4 << 20  # per look: 70,000 requests
+_TRUNCATE_BYTES = 4 << 20  # the file is truncated once so much was read
+_READ_BYTES = 4 << 20  # per read: 70,000 requests
 _LINE_BYTES = 64 << 10  # longer text without a line end is not a line
 
 
@@ -56,7 +56,7 @@ class RequestsLog:
         if self._file is None:
             return b""
         try:
-            return self._new(self._file)
+            return self._read_new(self._file)
         except OSError as exc:
             raise InputError(self._path, f"cannot be read: {exc.strerror}") from exc
 
@@ -76,18 +76,18 @@ class RequestsLog:
             problem = f"cannot be opened for reading and cutting: {exc.strerror}"
             raise InputError(self._path, problem) from exc
 
-    def _new(self, file: FileIO) -> bytes:
+    def _read_new(self, file: FileIO) -> bytes:
         at = file.tell()
         if os.fstat(file.fileno()).st_size < at:  # another process truncated it
             at = file.seek(0)
             self._rest = b""
-        read = file.read(_LOOK_BYTES)
+        read = file.read(_READ_BYTES)
         text = self._rest + read
         whole = text.rfind(b"\n") + 1
         self._rest = text[whole:][:_LINE_BYTES]
         at += len(read)
-        if at >= _CUT_BYTES and not self._rest:
-            _cut(file, at)
+        if at >= _TRUNCATE_BYTES and not self._rest:
+            _truncate(file, at)
         elif not read and self._replaced(file):
             self.close()
         return text[:whole]
@@ -101,7 +101,7 @@ class RequestsLog:
         return not os.path.samestat(there, os.fstat(file.fileno()))
 
 
-def _cut(file: FileIO, at: int) -> None:
+def _truncate(file: FileIO, at: int) -> None:
     """Truncate the file if all of it was read."""
     if os.fstat(file.fileno()).st_size == at:
         file.truncate(0)

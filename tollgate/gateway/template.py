@@ -14,8 +14,8 @@ _FILES = Path(__file__).parent / "files"  # the chart has copies
 TEMPLATE = _FILES / "nginx.conf"
 INSPECTION = _FILES / "inspection.js"
 SUSPENSIONS_FOLDER = "suspended"  # the name in nginx.conf
-Proof = Literal["keys", "mtls", "either", "both"]
-PROOFS: tuple[Proof, ...] = ("keys", "mtls", "either", "both")
+AuthMode = Literal["keys", "mtls", "either", "both"]
+AUTH_MODES: tuple[AuthMode, ...] = ("keys", "mtls", "either", "both")
 # For one server on two cores; its requests have one row.
 IN_FLIGHT, CALLER_IN_FLIGHT, BULK_IN_FLIGHT = 40, 28, 1
 _PLACE = re.compile(r"\$\{(GATEWAY_[A-Z_]+)\}")
@@ -79,7 +79,7 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     health_listen: str
     tls_cert: Path
     tls_key: Path
-    auth: Proof = "keys"
+    auth: AuthMode = "keys"
     client_ca: Path | None = None
     keys: Path | None = None
     rate: int = 1000

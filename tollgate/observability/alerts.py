@@ -8,7 +8,7 @@ from pathlib import Path
 from tollgate.observability import slo_rules
 from tollgate.observability.common_rules import ALERTS
 from tollgate.observability.rule import Alert, Record
-from tollgate.observability.selecting import DEFAULT, matchers, selected
+from tollgate.observability.selecting import DEFAULT, matchers, restrict
 from tollgate.repository.product import read_product
 from tollgate.repository.slo import SLO_FILE, read_slo
 
@@ -45,7 +45,7 @@ def rule_files(
     Raises:
         RepositoryError: A product cannot be read, or its slo.yaml has a wrong value.
     """
-    writing = _Writing(runbooks, select)
+    writing = _RuleWriter(runbooks, select)
     files = {"tollgate.yaml": writing.text("tollgate", [], list(ALERTS))}
     head = _HEAD.format(source=_COMMON_SOURCE)
     files = {name: head + text for name, text in files.items()}
@@ -71,7 +71,7 @@ def all_alerts(repository: Path, *, product: str) -> list[Alert]:
     return [*slo_rules.alerts(product, slo, steps=steps), *ALERTS]
 
 
-class _Writing:
+class _RuleWriter:
     """Writes rules as YAML."""
 
     def __init__(self, runbooks: str, select: Mapping[str, str]) -> None:
@@ -99,7 +99,7 @@ class _Writing:
         return "\n".join(lines) + "\n"
 
     def _expr(self, expr: str) -> str:
-        return f"        expr: {_quoted(selected(expr, matchers(self._select)))}"
+        return f"        expr: {_quoted(restrict(expr, matchers(self._select)))}"
 
     def _labels(self, labels: Mapping[str, str]) -> list[str]:
         """Write labels, and those of the installation: aggregation removes them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tollgate.observability.panel import Board, Panel, Query, Row, quantile, rate
+from tollgate.observability.panel import Board, Panel, PanelRow, Query, quantile, rate
 
 _OF = 'product="$product"'
 _DECISIONS = f"tollgate_decisions_total{{{_OF}}}"
@@ -10,7 +10,7 @@ _STORE = f'tollgate_decisions_total{{{_OF},source="store"}}'
 _TABLES = f"tollgate_table_values_total{{{_OF}}}"
 _MEMORY = f'tollgate_table_values_total{{{_OF},found="memory"}}'
 
-_QUALITY = Row(
+_QUALITY = PanelRow(
     "From where",
     (
         Panel(
@@ -54,7 +54,7 @@ _QUALITY = Row(
     ),
 )
 
-_CALLS = Row(
+_CALLS = PanelRow(
     "The store",
     (
         Panel(
@@ -131,7 +131,7 @@ _CALLS = Row(
     ),
 )
 
-_FEEDS = Row(
+_FEEDS = PanelRow(
     "Feeds",
     (
         Panel(

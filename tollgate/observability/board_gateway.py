@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tollgate.observability.panel import Panel, Query, Row, quantile, rate
+from tollgate.observability.panel import Panel, PanelRow, Query, quantile, rate
 
 _REQUESTS = "tollgate_gateway_requests_total"
 _SECONDS = "tollgate_gateway_request_seconds"
@@ -11,7 +11,7 @@ _PASSED = 'asked="decision",outcome="passed"'
 _ASKED = rate(f"{_REQUESTS}{{{_DECISIONS}}}", by="asked")
 _REFUSED = rate(f'{_REQUESTS}{{{_DECISIONS},outcome!~"passed|gave_up"}}', by="asked")
 
-GATEWAY = Row(
+GATEWAY = PanelRow(
     "Gateway, all products together",
     (
         Panel(

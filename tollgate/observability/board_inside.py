@@ -4,13 +4,13 @@ Define dashboard rows of the service's internals: queues, batches, processes, jo
 
 from __future__ import annotations
 
-from tollgate.observability.panel import Panel, Query, Row, quantile, rate
+from tollgate.observability.panel import Panel, PanelRow, Query, quantile, rate
 
 _OF = 'product="$product"'
 _STEPS = 'model=~"${product}_.*"'
 _NO_FAULT = "nothing went wrong"
 
-QUEUES = Row(
+QUEUES = PanelRow(
     "Queues and batches",
     (
         Panel(
@@ -78,7 +78,7 @@ QUEUES = Row(
     ),
 )
 
-PROCESSES = Row(
+PROCESSES = PanelRow(
     "Processes",
     (
         Panel(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tollgate.observability.panel import Board, Panel, Query, Row, quantile, rate
+from tollgate.observability.panel import Board, Panel, PanelRow, Query, quantile, rate
 
 _OF = 'product="$product"'
 _DECISIONS = f"tollgate_decisions_total{{{_OF}}}"
@@ -27,7 +27,7 @@ def _monitor(name: str, legend: str, *, more: str = "") -> Query:
     return Query(series, legend, empty=_NO_MONITOR)
 
 
-_DECIDED = Row(
+_DECIDED = PanelRow(
     "Decisions",
     (
         Panel(
@@ -66,7 +66,7 @@ _DECIDED = Row(
     ),
 )
 
-_SCORES = Row(
+_SCORES = PanelRow(
     "Scores",
     (
         Panel(
@@ -99,7 +99,7 @@ _SCORES = Row(
     ),
 )
 
-_DRIFT = Row(
+_DRIFT = PanelRow(
     "Drift and accuracy",
     (
         Panel(
@@ -153,7 +153,7 @@ _DRIFT = Row(
     ),
 )
 
-_TRIAL = Row(
+_TRIAL = PanelRow(
     "Challenger",
     (
         Panel(

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from tollgate.observability.board_gateway import GATEWAY
 from tollgate.observability.board_inside import PROCESSES, QUEUES
-from tollgate.observability.panel import Board, Panel, Query, Row, quantile, rate
+from tollgate.observability.panel import Board, Panel, PanelRow, Query, quantile, rate
 
 _OF = 'product="$product"'
 _WHOLE = f'{_OF},step="whole"'
@@ -40,7 +40,7 @@ def _layer(share: float, name: str) -> Panel:
     )
 
 
-_PROMISE = Row(
+_PROMISE = PanelRow(
     "The promise",
     (
         Panel(
@@ -99,7 +99,7 @@ _PROMISE = Row(
     ),
 )
 
-_RATE = Row(
+_RATE = PanelRow(
     "Rate and errors",
     (
         Panel(
@@ -142,7 +142,7 @@ _RATE = Row(
     ),
 )
 
-_LATENCY = Row(
+_LATENCY = PanelRow(
     "Latency",
     (
         Panel(

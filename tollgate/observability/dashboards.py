@@ -12,7 +12,7 @@ from tollgate.observability.board_features import FEATURES
 from tollgate.observability.board_model import MODEL
 from tollgate.observability.board_service import SERVICE
 from tollgate.observability.panel import Board, Panel, Query
-from tollgate.observability.selecting import selected
+from tollgate.observability.selecting import restrict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,18 +55,18 @@ def dashboard_files() -> dict[str, str]:
             remedy=f"on Python 3.11 or newer, {install_remedy('dev')}",
         ) from error
     return {
-        f"{board.uid}.json": JSONEncoder(sort_keys=True, indent=2).encode(_built(board))
+        f"{board.uid}.json": JSONEncoder(sort_keys=True, indent=2).encode(_build(board))
         + "\n"
         for board in BOARDS
     }
 
 
 def expr_of(query: Query) -> str:
-    """Return the query for Grafana, restricted to the selected installation."""
-    return selected(query.expr, HERE)
+    """Return the query for Grafana, restricted to the restrict installation."""
+    return restrict(query.expr, HERE)
 
 
-def _built(board: Board) -> Any:
+def _build(board: Board) -> Any:
     from grafana_foundation_sdk.builders import dashboard
     from grafana_foundation_sdk.models.dashboard import VariableRefresh
 
@@ -122,7 +122,7 @@ def _panel(panel: Panel) -> Any:
     if panel.text:
         made = made.description(panel.text)
     if panel.kind in ("lines", "stack"):
-        made = _lined(made, stacked=panel.kind == "stack")
+        made = _format_lines(made, stacked=panel.kind == "stack")
     for letter, query in zip(string.ascii_uppercase, panel.queries, strict=False):
         asked = prometheus.Dataquery().expr(expr_of(query)).legend_format(query.legend)
         asked = asked.ref_id(letter)
@@ -134,7 +134,7 @@ def _panel(panel: Panel) -> Any:
     return made
 
 
-def _lined(made: Any, *, stacked: bool) -> Any:
+def _format_lines(made: Any, *, stacked: bool) -> Any:
     """Draw lines; stack those that add up to a whole."""
     from grafana_foundation_sdk.builders import common
     from grafana_foundation_sdk.models.common import StackingMode

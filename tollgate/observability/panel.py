@@ -43,7 +43,7 @@ class Panel(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-class Row(msgspec.Struct, frozen=True):
+class PanelRow(msgspec.Struct, frozen=True):
     """Panels under one heading."""
 
     title: str
@@ -62,7 +62,7 @@ class Board(msgspec.Struct, frozen=True):
 
     uid: str
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[PanelRow, ...]
 
     @property
     def panels(self) -> tuple[Panel, ...]:

@@ -9,7 +9,7 @@ import msgspec
 Kind = Literal["counter", "gauge", "histogram"]
 
 
-class Row(msgspec.Struct, frozen=True):
+class MetricRow(msgspec.Struct, frozen=True):
     """
     One metric.
 

@@ -4,11 +4,11 @@ List the metrics that the chart's autoscaler derives from Triton's, not on any p
 
 from __future__ import annotations
 
-from tollgate.observability.row import Row
+from tollgate.observability.row import MetricRow
 
 
-def _row(name: str, unit: str, text: str) -> Row:
-    return Row(f"tollgate_{name}", "gauge", unit, ("namespace", "pod"), text)
+def _row(name: str, unit: str, text: str) -> MetricRow:
+    return MetricRow(f"tollgate_{name}", "gauge", unit, ("namespace", "pod"), text)
 
 
 AUTOSCALER = (

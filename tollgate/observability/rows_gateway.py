@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from tollgate.observability.row import Kind, Row
+from tollgate.observability.row import Kind, MetricRow
 from tollgate.observability.rows_others import PROCESS
 
 
-def _row(name: str, kind: Kind, unit: str, labels: str, text: str) -> Row:
-    return Row(f"tollgate_gateway_{name}", kind, unit, tuple(labels.split()), text)
+def _row(name: str, kind: Kind, unit: str, labels: str, text: str) -> MetricRow:
+    return MetricRow(
+        f"tollgate_gateway_{name}", kind, unit, tuple(labels.split()), text
+    )
 
 
 GATEWAY = (

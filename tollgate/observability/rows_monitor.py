@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from tollgate.observability.row import Row
+from tollgate.observability.row import MetricRow
 from tollgate.observability.rows_others import PROCESS
 
 
-def _row(name: str, unit: str, labels: str, text: str) -> Row:
-    return Row(f"tollgate_monitor_{name}", "gauge", unit, tuple(labels.split()), text)
+def _row(name: str, unit: str, labels: str, text: str) -> MetricRow:
+    return MetricRow(
+        f"tollgate_monitor_{name}", "gauge", unit, tuple(labels.split()), text
+    )
 
 
 _OF = "product release"

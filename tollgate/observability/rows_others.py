@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from tollgate.observability.row import Kind, Row
+from tollgate.observability.row import Kind, MetricRow
 
 
-def _row(name: str, kind: Kind, unit: str, labels: str, text: str) -> Row:
-    return Row(f"tollgate_{name}", kind, unit, tuple(labels.split()), text)
+def _row(name: str, kind: Kind, unit: str, labels: str, text: str) -> MetricRow:
+    return MetricRow(f"tollgate_{name}", kind, unit, tuple(labels.split()), text)
 
 
-def _own(name: str, kind: Kind, unit: str, text: str, labels: str = "") -> Row:
-    return Row(name, kind, unit, tuple(labels.split()), text)
+def _own(name: str, kind: Kind, unit: str, text: str, labels: str = "") -> MetricRow:
+    return MetricRow(name, kind, unit, tuple(labels.split()), text)
 
 
 # Metrics that prometheus_client exports of its own process.

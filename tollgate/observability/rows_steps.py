@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from tollgate.observability.row import Kind, Row
+from tollgate.observability.row import Kind, MetricRow
 
 _MODEL = ("model", "version")
 _STEP = ("product", "model", "version")
 
 
-def _triton(name: str, unit: str, text: str, *more: str) -> Row:
+def _triton(name: str, unit: str, text: str, *more: str) -> MetricRow:
     kind: Kind = "gauge" if name == "pending_request_count" else "counter"
-    return Row(f"nv_inference_{name}", kind, unit, (*_MODEL, *more), text)
+    return MetricRow(f"nv_inference_{name}", kind, unit, (*_MODEL, *more), text)
 
 
-def _step(name: str, kind: Kind, unit: str, labels: str, text: str) -> Row:
-    return Row(f"tollgate_{name}", kind, unit, (*_STEP, *labels.split()), text)
+def _step(name: str, kind: Kind, unit: str, labels: str, text: str) -> MetricRow:
+    return MetricRow(f"tollgate_{name}", kind, unit, (*_STEP, *labels.split()), text)
 
 
-def _machine(name: str, unit: str, text: str) -> Row:
-    return Row(f"nv_{name}", "gauge", unit, (), text)
+def _machine(name: str, unit: str, text: str) -> MetricRow:
+    return MetricRow(f"nv_{name}", "gauge", unit, (), text)
 
 
 TRITON = (

@@ -21,7 +21,7 @@ def matchers(select: Mapping[str, str]) -> str:
     return ",".join(f'{name}="{value}"' for name, value in sorted(select.items()))
 
 
-def selected(expr: str, of: str) -> str:
+def restrict(expr: str, of: str) -> str:
     """
     Restrict a query to the series of one installation.
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from tollgate.observability.row import Row
+from tollgate.observability.row import MetricRow
 from tollgate.observability.rows_autoscaler import AUTOSCALER
 from tollgate.observability.rows_gateway import GATEWAY
 from tollgate.observability.rows_monitor import MONITOR
@@ -21,7 +21,7 @@ Page = Literal[
 ]
 
 # Page -> the process that serves it, where, and the metrics on it.
-PAGES: dict[Page, tuple[str, tuple[Row, ...]]] = {
+PAGES: dict[Page, tuple[str, tuple[MetricRow, ...]]] = {
     "triton": ("Triton's metrics page (port 8002)", (*TRITON, *STEPS)),
     "supervisor": ("`/metrics` on the admin port (8003)", SUPERVISOR),
     "journal": ("The metrics port of `tollgate journal run`", JOURNAL),
@@ -51,7 +51,7 @@ class Metric(msgspec.Struct, frozen=True):
     """
 
     page: Page
-    row: Row
+    row: MetricRow
 
 
 def metrics() -> Iterator[Metric]:
@@ -72,7 +72,7 @@ def tables_text() -> str:
     return "\n".join(_section(where, rows) for where, rows in every)
 
 
-def _section(where: str, rows: Sequence[Row]) -> str:
+def _section(where: str, rows: Sequence[MetricRow]) -> str:
     lines = [
         f"## {where}",
         "",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tollgate.observability.selecting import matchers, selected
+from tollgate.observability.selecting import matchers, restrict
 
 HERE = {"job": "tollgate"}
 FRAUD = {"product": "fraud"}
@@ -364,7 +364,7 @@ def document(
                 "interval": case.interval,
                 "name": case.alert,
                 "input_series": [
-                    {"series": selected(name, of), "values": values}
+                    {"series": restrict(name, of), "values": values}
                     for name, values in case.series.items()
                 ],
                 "alert_rule_test": [

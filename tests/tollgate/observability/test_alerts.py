@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tollgate.cli.app import app
 from tollgate.observability.alerts import all_alerts, rule_files
-from tollgate.observability.selecting import selected
+from tollgate.observability.selecting import restrict
 from tollgate.observability.slo_rules import FAILED, LATE, WINDOWS, bucket_s
 from tollgate.observability.table import metrics
 
@@ -161,7 +161,7 @@ def test_what_selects_nothing_is_refused(tmp_path: Path, given: str) -> None:
 def test_a_name_in_quotes_is_no_series() -> None:
     """A model may be called as a metric is."""
     asked = 'sum(nv_inference_count{model="tollgate_x"}) - tollgate_ready'
-    assert selected(asked, 'job="a"') == (
+    assert restrict(asked, 'job="a"') == (
         'sum(nv_inference_count{job="a",model="tollgate_x"}) - tollgate_ready{job="a"}'
     )
 

@@ -13,7 +13,7 @@ import pytest
 from clients.client import Client
 from loadtests.supervised import Supervised
 from loadtests.supervised import supervised as supervised_up
-from tollgate.observability.row import Row
+from tollgate.observability.row import MetricRow
 from tollgate.observability.table import PAGES
 
 pytestmark = pytest.mark.slow
@@ -74,7 +74,7 @@ def families(text: str) -> set[str]:
     return {name for name in found if not name.endswith("_created")}
 
 
-def known(row: Row) -> set[str]:
+def known(row: MetricRow) -> set[str]:
     """Name the families that a row may be: steps report a histogram by its parts."""
     return {row.name, *row.series}
 
