@@ -26,7 +26,7 @@ from typer.testing import CliRunner
 
 from tollgate.cli import pipeline
 from tollgate.cli.app import app
-from tollgate.cli.replaying import cut
+from tollgate.cli.replaying import purchases_in_reach
 from tollgate.features.spec import FeatureSpec
 from tollgate.history import history_of
 from tollgate.server.embedded import serve
@@ -64,7 +64,7 @@ def decide(
     from_us = int(np.datetime64(from_day, "us").astype(np.int64))
     first = int(np.searchsorted(whole.event_time_us, from_us))
     until_us = int(whole.event_time_us[first + rows - 1]) + 1
-    part = cut(whole, spec=spec, from_us=from_us, until_us=until_us)
+    part = purchases_in_reach(whole, spec=spec, from_us=from_us, until_us=until_us)
     if shift_from is not None:
         at = int(np.searchsorted(part.event_time_us, from_us)) + shift_from
         cents = part.cents.copy()
