@@ -11,15 +11,14 @@ import numpy.typing as npt
 
 from converters.model import Parameter, Vocabulary
 from tollgate.errors import RepositoryError
-from tollgate.repository.artifact import ARTIFACT_FILE, require_same_files
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.hashes import hash_file
-from tollgate.repository.made_from import MadeFrom
-from tollgate.repository.onnx_model import MODEL_FILE
-from tollgate.repository.oracle import Oracle
-from tollgate.repository.parity import ParityReport
-from tollgate.repository.release import Name, Sha256, SpecHash, UtcTime
-from tollgate.repository.trade import Gate, Trade
+from tollgate.repository.models.artifact_file import ARTIFACT_FILE, require_same_files
+from tollgate.repository.models.onnx_model import MODEL_FILE
+from tollgate.repository.models.origin import MadeFrom
+from tollgate.repository.models.parity_record import Oracle, ParityReport
+from tollgate.repository.models.quality_loss import Gate, Trade
+from tollgate.repository.releases.release_file import Name, Sha256, SpecHash, UtcTime
 
 QUANTILES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 

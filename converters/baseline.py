@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits
 from converters.model import F32
 from converters.training import check_training_rows
 from tollgate.errors import InputError
-from tollgate.features.definition import FeatureSpec
+from tollgate.features.spec.spec_definition import FeatureSpec
 
 Kind = Literal["boosting", "deep-boosting", "logistic"]
 KINDS: tuple[Kind, ...] = ("boosting", "deep-boosting", "logistic")

@@ -19,18 +19,17 @@ import msgspec
 import numpy as np
 from sklearn.neural_network import MLPClassifier
 
-from converters.distill import distill
+from converters.compression.compression_cost import Judge, Trade, timed, weigh
+from converters.compression.distill import distill
+from converters.compression.quantize import How, int8, quantize
 from converters.model import F32, F64, TrainedModel
-from converters.onnx_from_sklearn import onnx_from_sklearn
-from converters.quantize import How, int8, quantize
-from converters.runner import onnx_runner
+from converters.onnx.from_sklearn import onnx_from_sklearn
+from converters.parity.runner import onnx_runner
 from converters.sample import read_sample
 from converters.sources.formats import format_of
 from converters.sources.worker import open_model
-from converters.trade import Judge, Trade
-from converters.weighing import timed, weigh
 from tollgate.errors import InputError, TollgateError
-from tollgate.repository.speed import BATCHES
+from tollgate.repository.models.speed import BATCHES
 
 WIDE = (512, 512)  # here matrix products, not calls, take the time
 _TURNS = 200

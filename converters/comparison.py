@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from converters.baseline import KINDS, Kind, train_baseline
 from converters.model import F32, F64
 from tollgate.evaluation import roc_auc
-from tollgate.features.definition import FeatureSpec
+from tollgate.features.spec.spec_definition import FeatureSpec
 
 I8 = npt.NDArray[np.int8]
 I64 = npt.NDArray[np.int64]

@@ -10,22 +10,27 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from converters.compression.compress import (
+    Shrinking,
+    quantized,
+    smaller_source,
+    tensorized,
+)
+from converters.compression.compression_cost import Judge
 from converters.converted import Converted
-from converters.explain import explain
+from converters.explain.explanation import explain
 from converters.model import F64, Facts, TrainedModel
-from converters.oracle import oracle_of
-from converters.proof import prove
+from converters.parity.proof import prove
+from converters.parity.source_comparison import oracle_of
 from converters.purpose import Purpose
 from converters.sample import Sample, read_sample
-from converters.shrinking import Shrinking, quantized, smaller_source, tensorized
 from converters.sources.described import with_names, with_words
 from converters.sources.formats import format_of
 from converters.sources.opening import open_source
-from converters.trade import Judge
 from tollgate.errors import ArgumentError, InputError, RepositoryError
-from tollgate.explanation.document import unexplained
-from tollgate.repository.made_from import MadeFrom, source_file
-from tollgate.repository.onnx_model import MODEL_FILE, onnx_findings
+from tollgate.explanation.explanation_document import unexplained
+from tollgate.repository.models.onnx_model import MODEL_FILE, onnx_findings
+from tollgate.repository.models.origin import MadeFrom, source_file
 
 _ANSWERED = 1_000  # rows that a source predicts for a comparison
 # Label texts with only one possible order.

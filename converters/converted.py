@@ -6,17 +6,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from converters.card.quality import measure_quality
+from converters.card.quality_record import Quality
+from converters.compression.compression_cost import Gate, Trade
+from converters.compression.prune_sweep import Sweep
 from converters.model import F32
-from converters.proof import Proven
-from converters.prune_sweep import Sweep
+from converters.parity.proof import Proven
+from converters.parity.runner import onnx_runner
 from converters.purpose import Purpose
-from converters.quality import measure_quality
-from converters.quality_record import Quality
-from converters.runner import onnx_runner
 from converters.sample import Sample
-from converters.trade import Gate, Trade
 from tollgate.explanation import Explanation
-from tollgate.repository.oracle import Oracle
+from tollgate.repository.models.parity_record import Oracle
 
 I64 = npt.NDArray[np.int64]
 

@@ -13,8 +13,8 @@ from converters.converted import Converted
 from converters.purpose import Purpose
 from converters.sample import Sample
 from converters.sources.worker import model_of
-from tollgate.features.definition import FeatureSpec
 from tollgate.features.offline import build
+from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.history import history_of
 
 if TYPE_CHECKING:

@@ -2,23 +2,159 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
+import onnx
 
-from converters.artifact import Artifact, write_artifact
-from converters.card import write_card
+from converters.artifact import (
+    Artifact,
+    Graph,
+    Source,
+    Training,
+    describe_training,
+    write_artifact,
+)
+from converters.card.card import write_card
+from converters.compression.sweep_report import draw_sweep
 from converters.converted import Converted
-from converters.picture import draw
-from converters.prune_picture import draw_sweep
-from converters.record import artifact_of
+from converters.parity.parity import Comparison
 from tollgate.errors import InputError
 from tollgate.explanation import EXPLAIN_FILE, encode_explanation
 from tollgate.repository.atomic import sync_directory
-from tollgate.repository.made_from import MadeFrom
-from tollgate.repository.onnx_model import MODEL_FILE
+from tollgate.repository.models.onnx_model import MODEL_FILE
+from tollgate.repository.models.origin import MadeFrom
+from tollgate.repository.models.speed import us_per_row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Plot a proof: the differences between the scores, and one score against the other.
+
+_SMALLEST = 1e-10  # smaller differences are drawn here: a logarithm has no zero
+
+
+def draw(comparisons: Sequence[Comparison], path: Path) -> None:
+    """
+    Write a PNG with a row per runtime: a histogram of |Δp|, and score against score.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    count = len(comparisons)
+    figure = Figure(figsize=(9, 4 * count), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    for comparison, (left, right) in zip(
+        comparisons, figure.subplots(count, 2, squeeze=False), strict=True
+    ):
+        _draw_one(comparison, left, right)
+    figure.savefig(path)
+
+
+def _draw_one(comparison: Comparison, left: Axes, right: Axes) -> None:
+    report = comparison.report
+    delta = np.clip(comparison.delta, _SMALLEST, 1)
+    left.hist(delta, bins=np.geomspace(_SMALLEST, 1, 61).tolist(), color="tab:blue")
+    left.axvline(
+        report.tolerance, color="tab:red", label=f"allowed {report.tolerance:g}"
+    )
+    left.set(xscale="log", yscale="log", xlabel="|Δp|", ylabel="rows")
+    left.set_title(f"max {report.max_delta:.2g}, {report.flips} flips")
+    left.legend()
+    right.plot(comparison.source[:, -1], comparison.converted[:, -1], ".", markersize=3)
+    for threshold in report.thresholds:
+        right.axvline(threshold, color="tab:gray", linewidth=0.5)
+    right.set(xlabel="score by the source", ylabel="score converted")
+    right.set_title(f"{report.rows:,} rows, {report.runtime}")
+
+
+# Build the record (`artifact.json`) of a converted model.
+
+
+def artifact_of(
+    converted: Converted,
+    *,
+    other_files: Mapping[str, bytes],
+    made_from: MadeFrom | None = None,
+) -> Artifact:
+    """
+    Build the record of a converted model; this times the model.
+
+    Args:
+        converted: The model.
+        other_files: Name -> content of the files in the same folder that programs read
+            later.
+        made_from: The files it was converted from; None for none.
+
+    Raises:
+        InputError: A label of the sample is none of the model's classes.
+    """
+    proven, names = converted.proven, converted.names
+    facts = proven.facts
+    return Artifact(
+        sha256=hashlib.sha256(converted.model).hexdigest(),
+        spec_hash=converted.purpose.spec_hash,
+        features=names,
+        source=Source(
+            framework=facts.framework,
+            version=facts.version,
+            objective=facts.objective,
+            classes=facts.classes,
+            trees=facts.trees,
+            parameters=facts.parameters,
+            written_by=facts.written_by,
+        ),
+        graph=_graph(converted),
+        parity=proven.reports,
+        oracle=converted.oracle,
+        made_from=made_from,
+        training=_training(converted),
+        created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        # A quantised model was evaluated only in this machine's runtime.
+        targets=proven.targets if converted.is_proven else proven.targets[:1],
+        categories={names[at]: known for at, known in facts.categories.items()},
+        us_per_row=us_per_row(converted.model),
+        trades=converted.trades,
+        allowed=converted.allowed,
+        parity_of="model" if converted.is_proven else "before quantize",
+        files={
+            name: hashlib.sha256(content).hexdigest()
+            for name, content in other_files.items()
+        },
+    )
+
+
+def _graph(converted: Converted) -> Graph:
+    graph = onnx.load_from_string(converted.model)
+    return Graph(
+        converter=converted.proven.facts.converter,
+        opset={one.domain or "ai.onnx": one.version for one in graph.opset_import},
+        ir=graph.ir_version,
+        size_bytes=len(converted.model),
+    )
+
+
+def _training(converted: Converted) -> Training | None:
+    """Describe the rows of the sample, and the model's scores for them."""
+    sample, known = converted.sample, converted.proven.facts.classes
+    if sample is None:
+        return None
+    return describe_training(
+        sample.rows,
+        names=converted.names,
+        label=sample.classes(known) if len(known) == 2 else None,
+        score=np.ascontiguousarray(converted.probabilities(sample.rows)[:, 1]),
+        origin=sample.origin,
+        note=sample.note,
+    )
+
 
 PARITY_FILE = "parity.json"
 PICTURE_FILE = "parity.png"

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.explanation import Explanation
-from tollgate.repository.vocabulary import Vocabulary as Vocabulary
-from tollgate.repository.vocabulary import Words as Words
+from tollgate.repository.models.model_vocabulary import Vocabulary as Vocabulary
+from tollgate.repository.models.model_vocabulary import Words as Words
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]

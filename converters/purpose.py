@@ -8,14 +8,14 @@ from typing import Any, get_args
 import msgspec
 from tritonclient.grpc.model_config_pb2 import DataType
 
-from converters.quality_record import HALVES, Levels
-from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
+from converters.card.quality_record import HALVES, Levels
+from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.policy import POLICY_FILE
-from tollgate.policy.document import Level
-from tollgate.repository.new_features import load_spec_of
-from tollgate.repository.release import spec_hash_text
-from tollgate.repository.served import read_served
-from tollgate.repository.told import load_policy_of
+from tollgate.policy.policy_document import Level
+from tollgate.repository.models.features_version import load_spec_of
+from tollgate.repository.releases.release_file import spec_hash_text
+from tollgate.repository.releases.served_versions import read_served
+from tollgate.repository.releases.step_parameters import load_policy_of
 
 
 class Purpose(msgspec.Struct, frozen=True, eq=False):

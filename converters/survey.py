@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from converters.model import F32, F64
-from converters.proof import prove
-from converters.runner import onnx_runner
+from converters.parity.proof import prove
+from converters.parity.runner import onnx_runner
 from converters.sources.opening import open_source
 from tollgate.errors import SetupError, TollgateError
-from tollgate.repository.parity import ParityReport
-from tollgate.repository.targets import OURS, target
+from tollgate.repository.models.parity_record import ParityReport
+from tollgate.repository.models.targets import OURS, target
 
 THRESHOLDS = (0.1, 0.5, 0.9)
 MODEL_SUFFIXES = (".model", ".bst", ".onnx", ".cbm", ".joblib", ".pkl", ".dat", ".json")

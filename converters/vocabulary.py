@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from converters.model import Vocabulary, Words
-from converters.trees import Tree
+from converters.trees.tree_ensemble import Tree
 
 _MOST_CODES = 1000  # codes of one feature; a longer list could be a list of customers
 _SPAN = re.compile(r"\[(-?\d+):(-?\d+)\]")  # of a column of whole numbers

@@ -13,18 +13,18 @@ import numpy as np
 
 from clients.codec import requests_of
 from clients.columns import check_columns
-from loadtests.at_once import StepOverlap, at_once
 from loadtests.layers import Split, queues_of, split
-from loadtests.made_up import synthetic_purchases
-from loadtests.open_loop import F64, poisson
 from loadtests.paced.callers import send_at_times
 from loadtests.paced.calls import Results
-from loadtests.sending import sender
-from loadtests.step_counts import Counts, counts_of
-from loadtests.watching import Batches, record_batches
+from loadtests.requests.open_loop import F64, poisson
+from loadtests.requests.senders import sender
+from loadtests.requests.synthetic import synthetic_purchases
+from loadtests.servers.busy_share import StepOverlap, at_once
+from loadtests.servers.step_batches import Batches, record_batches
+from loadtests.servers.step_counts import Counts, counts_of
 from tollgate.errors import InputError, ServerError
-from tollgate.features.spec import FeatureSpec
-from tollgate.repository.product import Product
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.repository.product_models import Product
 from tollgate.server.address import Address
 
 _TIMEOUT_S = 1.0

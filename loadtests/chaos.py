@@ -31,17 +31,22 @@ from clients.decision import Decision
 from clients.decision_client import DecisionClient
 from clients.fallback import Band, Fallback
 from clients.options import Options as ClientOptions
-from loadtests.filling import HISTORY_DAYS, fill_store, served_spec, simulated_history
-from loadtests.latency import percentile
-from loadtests.processes import descendants
 from loadtests.proxy import Proxy
-from loadtests.surroundings import CHECKOUT, measured_with
-from loadtests.traffic import Traffic, traffic_of
+from loadtests.requests.traffic import Traffic, traffic_of
+from loadtests.results.percentiles import percentile
+from loadtests.results.surroundings import CHECKOUT, measured_with
+from loadtests.servers.process_usage import descendants
+from loadtests.servers.store_filling import (
+    HISTORY_DAYS,
+    fill_store,
+    served_spec,
+    simulated_history,
+)
 from tollgate.errors import ServerError, SetupError, TollgateError
 from tollgate.schema import public_name
-from tollgate.server.embedded import Embedded, serve
-from tollgate.server.environment import free_port
-from tollgate.server.redis import EmbeddedRedis
+from tollgate.server.processes.environment import free_port
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.server.serving.embedded import Embedded, serve
 
 PRODUCT = "fraud"
 SLOW_S = 0.1

@@ -26,20 +26,25 @@ import numpy.typing as npt
 
 from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
-from loadtests.filling import HISTORY_DAYS, fill_store, served_spec, simulated_history
-from loadtests.latency import percentile
-from loadtests.open_loop import evenly
 from loadtests.paced.callers import send
 from loadtests.paced.calls import Results
 from loadtests.proxy import Proxy
-from loadtests.repaired import ReferenceStore, StoreComparison
-from loadtests.surroundings import CHECKOUT, measured_with
-from loadtests.traffic import Traffic, traffic_of
+from loadtests.requests.open_loop import evenly
+from loadtests.requests.traffic import Traffic, traffic_of
+from loadtests.results.percentiles import percentile
+from loadtests.results.surroundings import CHECKOUT, measured_with
+from loadtests.servers.store_comparison import ReferenceStore, StoreComparison
+from loadtests.servers.store_filling import (
+    HISTORY_DAYS,
+    fill_store,
+    served_spec,
+    simulated_history,
+)
 from tollgate.errors import TollgateError
 from tollgate.schema import Degraded
-from tollgate.server.embedded import Embedded, serve
-from tollgate.server.launcher import SPOOL_FOLDER
-from tollgate.server.redis import EmbeddedRedis
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.server.triton.launcher import SPOOL_FOLDER
 
 # So many complete answers one after the other are no accident.
 WHOLE_IN_A_ROW = 20

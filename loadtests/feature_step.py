@@ -26,15 +26,15 @@ import msgspec
 import numpy as np
 import redis
 
-from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
-from loadtests.latency import latency_of
-from loadtests.surroundings import CHECKOUT
-from loadtests.traffic import traffic_of
+from loadtests.requests.traffic import traffic_of
+from loadtests.results.percentiles import latency_of
+from loadtests.results.surroundings import CHECKOUT
+from loadtests.servers.store_filling import HISTORY_DAYS, fill_store, simulated_history
 from tollgate.errors import TollgateError
-from tollgate.features.spec import load_spec
+from tollgate.features.spec.feature_spec import load_spec
 from tollgate.schema import CONTEXT_KEY_VARIABLE, STORE_URL_VARIABLE
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.steps.feature import FeatureStep
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.steps.feature_step import FeatureStep
 
 STEP = CHECKOUT / "model_repository" / "fraud_features"
 _WARM_UP = 100

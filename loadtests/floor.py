@@ -20,22 +20,22 @@ from statistics import median
 
 import msgspec
 
-from loadtests.filling import (
+from loadtests.requests.closed_loop import SCENARIOS, Scenario
+from loadtests.requests.generator import make_generator
+from loadtests.requests.traffic import traffic_of
+from loadtests.results.measure import LimitBench, Run, measure
+from loadtests.results.surroundings import CHECKOUT, measured_with
+from loadtests.servers.store_filling import (
     HISTORY_DAYS,
     compact_store,
     fill_store,
     served_spec,
     simulated_history,
 )
-from loadtests.generator import make_generator
-from loadtests.measure import LimitBench, Run, measure
-from loadtests.scenarios import SCENARIOS, Scenario
-from loadtests.surroundings import CHECKOUT, measured_with
-from loadtests.traffic import traffic_of
 from tollgate.errors import InputError, TollgateError
-from tollgate.server import control
-from tollgate.server.embedded import Embedded, serve
-from tollgate.server.launcher import TritonServer
+from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.server.triton import control
+from tollgate.server.triton.launcher import TritonServer
 
 PRODUCT = "fraud"
 NOTHING, ALL = "nothing", "product"

@@ -27,16 +27,16 @@ import numpy as np
 
 from clients.channel import CHANNEL_OPTIONS, open_channel
 from clients.options import Tls, bearer, tls_from
-from loadtests.bodies import bodies_of, unframe
-from loadtests.latency import percentile
 from loadtests.paced.bench import Bench, Population, served
-from loadtests.surroundings import CHECKOUT, measured_with
+from loadtests.requests.bodies import bodies_of, unframe
+from loadtests.results.percentiles import percentile
+from loadtests.results.surroundings import CHECKOUT, measured_with
 from tollgate.errors import ServerError, TollgateError
 from tollgate.gateway.certificates import make_certificates
 from tollgate.gateway.keys import add_key
 from tollgate.gateway.nginx import Nginx, find_nginx
 from tollgate.gateway.template import TEMPLATE, Gateway
-from tollgate.server.environment import free_port
+from tollgate.server.processes.environment import free_port
 
 DIRECT = "direct"
 _UNLIMITED = 1_000_000  # a limit that is counted but never reached

@@ -15,19 +15,19 @@ from pathlib import Path
 
 import msgspec
 
-from loadtests.filling import (
+from loadtests.requests.closed_loop import Scenario, pick
+from loadtests.requests.generator import make_generator
+from loadtests.requests.traffic import traffic_of
+from loadtests.results.measure import LimitBench, Run, measure
+from loadtests.results.run_report import Measured, Report, to_json, to_markdown
+from loadtests.results.surroundings import CHECKOUT, measurement_conditions
+from loadtests.servers.store_filling import (
     HISTORY_DAYS,
     compact_store,
     fill_store,
     served_spec,
     simulated_history,
 )
-from loadtests.generator import make_generator
-from loadtests.measure import LimitBench, Run, measure
-from loadtests.report import Measured, Report, to_json, to_markdown
-from loadtests.scenarios import Scenario, pick
-from loadtests.surroundings import CHECKOUT, measurement_conditions
-from loadtests.traffic import traffic_of
 from tollgate.errors import InputError, TollgateError
 
 WARM_UP_S = 2.0
@@ -103,7 +103,7 @@ def run_all(options: Options, *, command: str) -> Report:
         SetupError: This machine lacks a program or a library.
         ServerError: The product or h2load failed.
     """
-    from tollgate.server.embedded import serve
+    from tollgate.server.serving.embedded import serve
 
     with tempfile.TemporaryDirectory(prefix="tollgate-load-") as name:
         folder = Path(name)

@@ -26,13 +26,13 @@ import numpy as np
 from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.faults import WHOLE_IN_A_ROW
-from loadtests.filling import served_spec, simulated_history
-from loadtests.open_loop import evenly
 from loadtests.paced.callers import send
 from loadtests.paced.calls import Results
-from loadtests.supervised import Supervised, supervised
-from loadtests.surroundings import CHECKOUT, measured_on
-from loadtests.traffic import traffic_of
+from loadtests.requests.open_loop import evenly
+from loadtests.requests.traffic import traffic_of
+from loadtests.results.surroundings import CHECKOUT, measured_on
+from loadtests.servers.store_filling import served_spec, simulated_history
+from loadtests.servers.supervised import Supervised, supervised
 from tollgate.errors import TollgateError
 
 _TIMEOUT_S = 1.0

@@ -28,22 +28,22 @@ import msgspec
 from clients.channel import CHANNEL_OPTIONS, open_channel
 from clients.codec import decisions_of
 from clients.options import bearer, tls_from
-from loadtests.bodies import unframe
-from loadtests.hostile_requests import (
+from loadtests.requests.bodies import unframe
+from loadtests.requests.hostile_requests import (
     MODEL_INFER,
     Hostile,
     good_request,
     hostile_requests,
 )
-from loadtests.supervised import Supervised, supervised
-from loadtests.surroundings import CHECKOUT
+from loadtests.results.surroundings import CHECKOUT
+from loadtests.servers.supervised import Supervised, supervised
 from tollgate.errors import InputError, ServerError, SetupError, TollgateError
 from tollgate.gateway.certificates import make_certificates
+from tollgate.gateway.gateway_metrics import GatewayMetrics
 from tollgate.gateway.keys import add_key
-from tollgate.gateway.metrics import GatewayMetrics
 from tollgate.gateway.nginx import Nginx
 from tollgate.gateway.template import SUSPENSIONS_FOLDER, Gateway
-from tollgate.server.environment import free_port
+from tollgate.server.processes.environment import free_port
 
 _TIMEOUT_S = 10.0
 _SETTLE_S = 2.0  # time in which good requests continue after the last hostile one

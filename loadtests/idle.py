@@ -21,12 +21,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtests.processes import descendants
-from loadtests.supervised import Supervised
-from loadtests.surroundings import CHECKOUT, measured_on
+from loadtests.results.surroundings import CHECKOUT, measured_on
+from loadtests.servers.process_usage import descendants
+from loadtests.servers.supervised import Supervised
 from tollgate.errors import TollgateError
-from tollgate.server.launcher import TritonServer
-from tollgate.supervisor.processes import read_processes
+from tollgate.server.triton.launcher import TritonServer
+from tollgate.supervisor.server_processes import read_processes
 
 SETTLE_S = 20.0
 _SERVER = "tritonserver"

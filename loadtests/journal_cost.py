@@ -21,20 +21,20 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.filling import (
+from loadtests.requests.closed_loop import Scenario, pick
+from loadtests.requests.generator import make_generator
+from loadtests.requests.traffic import traffic_of
+from loadtests.results.measure import LimitBench, measure
+from loadtests.results.surroundings import CHECKOUT, measurement_conditions
+from loadtests.servers.store_filling import (
     HISTORY_DAYS,
     compact_store,
     fill_store,
     simulated_history,
 )
-from loadtests.generator import make_generator
-from loadtests.measure import LimitBench, measure
-from loadtests.scenarios import Scenario, pick
-from loadtests.surroundings import CHECKOUT, measurement_conditions
-from loadtests.traffic import traffic_of
 from tollgate.errors import InputError, TollgateError
-from tollgate.features.spec import load_spec
-from tollgate.server.embedded import serve
+from tollgate.features.spec.feature_spec import load_spec
+from tollgate.server.serving.embedded import serve
 
 SCENARIOS = ("1-row-1", "1-row-16", "16-rows-8")
 _NAMES = ("on", "off", "control")

@@ -15,10 +15,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.open_loop import F64
 from loadtests.paced.calls import Results
-from loadtests.step_counts import Counts
-from loadtests.watching import I64, Batches
+from loadtests.requests.open_loop import F64
+from loadtests.servers.step_batches import I64, Batches
+from loadtests.servers.step_counts import Counts
 from tollgate.errors import ServerError
 from tollgate.repository.slo import Layers
 

@@ -29,8 +29,8 @@ from loadtests.paced.raw import Server
 from loadtests.paced.requests import write_bodies
 from loadtests.paced.scenario import Phase, Scenario
 from loadtests.paced.schedule import arrivals
-from loadtests.processes import use_of
-from loadtests.surroundings import CHECKOUT
+from loadtests.results.surroundings import CHECKOUT
+from loadtests.servers.process_usage import use_of
 from tollgate.errors import InputError, TollgateError
 from tollgate.gateway.certificates import make_certificates
 from tollgate.gateway.keys import add_key
@@ -43,7 +43,7 @@ from tollgate.gateway.template import (
     Gateway,
 )
 from tollgate.schema import BULK, CLASS_HEADER, MAX_BATCH_ROWS
-from tollgate.server.environment import free_port
+from tollgate.server.processes.environment import free_port
 
 WARM_UP_S = 1.0
 REFUSED = "UNAVAILABLE"

@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 
 from loadtests.crowd.target import Target, local_target
-from loadtests.made_up import synthetic_purchases
+from loadtests.requests.synthetic import synthetic_purchases
 from tollgate.errors import InputError, TollgateError
-from tollgate.features.definition import FeatureSpec
+from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.server.address import ADDRESS_FILE
-from tollgate.server.launcher import ADMIN_HEADER
+from tollgate.server.triton.launcher import ADMIN_HEADER
 
 _OLD_S = 5.0  # age of the newest purchase: not ahead of any clock
 _LOADS = (

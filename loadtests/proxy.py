@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from tollgate.server.socket_path import short_socket_path
+from tollgate.server.processes.socket_path import short_socket_path
 
 _CHUNK_BYTES = 1 << 16
 

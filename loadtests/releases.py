@@ -21,30 +21,30 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from loadtests.answers import tally
-from loadtests.bodies import bodies_of
-from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
-from loadtests.generator import GeneratorRun, make_generator, run_h2load
-from loadtests.latency import Latency, latency_of
-from loadtests.scenarios import Scenario
-from loadtests.supervised import Supervised, supervised
-from loadtests.surroundings import CHECKOUT, measured_on
-from loadtests.traffic import Traffic, traffic_of
+from loadtests.requests.bodies import bodies_of
+from loadtests.requests.closed_loop import Scenario
+from loadtests.requests.generator import GeneratorRun, make_generator, run_h2load
+from loadtests.requests.recorded_answers import tally
+from loadtests.requests.traffic import Traffic, traffic_of
+from loadtests.results.percentiles import Latency, latency_of
+from loadtests.results.surroundings import CHECKOUT, measured_on
+from loadtests.servers.store_filling import HISTORY_DAYS, fill_store, simulated_history
+from loadtests.servers.supervised import Supervised, supervised
 from tollgate.errors import ServerError, TollgateError
-from tollgate.features.spec import load_spec
+from tollgate.features.spec.feature_spec import load_spec
 from tollgate.imports import be_gentle
-from tollgate.repository.activation import activate, compose_next
-from tollgate.repository.history import Action
-from tollgate.repository.release import Release, release_path
-from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.repository.trial import (
+from tollgate.repository.releases.activation import activate, compose_next
+from tollgate.repository.releases.release_file import Release, release_path
+from tollgate.repository.releases.release_history import Action
+from tollgate.repository.releases.trial_changes import (
     promoted,
     with_challenger,
     with_percent,
     without_challenger,
 )
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.address import find_server
-from tollgate.supervisor.converging import digest_of
+from tollgate.supervisor.reconciler import digest_of
 from tollgate.supervisor.replicas import query_replica
 
 _WARM_UP_S, _BEFORE_S = 5.0, 10.0

@@ -23,7 +23,7 @@ from loadtests.paced.bench import Bench, Population, remote_bench, served
 from loadtests.paced.driving import DRIVERS, Order, run_once
 from loadtests.paced.raw import Raw, write_raw
 from loadtests.paced.scenario import Scenario, read_scenario
-from loadtests.surroundings import CHECKOUT
+from loadtests.results.surroundings import CHECKOUT
 from tollgate.errors import InputError, TollgateError
 
 

@@ -29,8 +29,8 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from loadtests.supervised import Supervised
-from loadtests.surroundings import CHECKOUT, measured_on
+from loadtests.results.surroundings import CHECKOUT, measured_on
+from loadtests.servers.supervised import Supervised
 from tollgate.errors import TollgateError
 
 _MOUNT = 'mount -t tmpfs -o size="$0"m tmpfs /dev/shm && exec "$@"'

@@ -3,10 +3,10 @@ Unforeseen errors in every background loop: `python -m loadtests.unforeseen`.
 
 `tollgate up` answers requests at a steady rate. Once in each interval every background
 loop of the supervisor, of the server and of each step gets an error that none of our
-code expects (loadtests/injection.py). The command reports lost answers, decisions
-without a record in the journal, and for each loop the errors injected, the errors
-that the metrics pages count, and whether it works since. Exit status 1 if any of this
-is wrong.
+code expects (loadtests/servers/injection.py). The command reports lost answers,
+decisions without a record in the journal, and for each loop the errors injected, the
+errors that the metrics pages count, and whether it works since. Exit status 1 if any of
+this is wrong.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ import redis
 
 from clients.channel import CHANNEL_OPTIONS
 from clients.codec import decisions_of
-from loadtests.hostile_requests import MODEL_INFER, good_request
-from loadtests.injection import ROUND_FILE, Report, reports
-from loadtests.supervised import Supervised
-from loadtests.surroundings import CHECKOUT
+from loadtests.requests.hostile_requests import MODEL_INFER, good_request
+from loadtests.results.surroundings import CHECKOUT
+from loadtests.servers.injection import ROUND_FILE, Report, reports
+from loadtests.servers.supervised import Supervised
 from tollgate.errors import TollgateError
-from tollgate.journal.entries import CHUNK_FIELD, stream_key
-from tollgate.journal.record import decode_chunk
+from tollgate.journal.decision_record import decode_chunk
+from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
 from tollgate.server.address import find_server
 from tollgate.worker import ERRORS_METRIC
 

@@ -18,10 +18,10 @@ import polars as pl
 import pytest
 import redis
 
-from tollgate.features.spec import FeatureSpec, load_spec
-from tollgate.server.redis import EmbeddedRedis
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
+from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.simulate import simulate
-from tollgate.store.redis import RedisStore
+from tollgate.store.redis.redis_store import RedisStore
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 SHARED = CHECKOUT.parent / "shared"

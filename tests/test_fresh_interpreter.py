@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tollgate.cli.pipeline import wait_for_store
-from tollgate.server.embedded import Embedded, serve
+from tollgate.server.serving.embedded import Embedded, serve
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -119,10 +119,10 @@ def test_a_step_reads_its_files_with_the_core_alone() -> None:
         IMPORT_ALL
         + f"""
 from pathlib import Path
-from tollgate.features.spec import load_spec
+from tollgate.features.spec.feature_spec import load_spec
 from tollgate.policy import load_policy
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.redis import RedisStore
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.redis_store import RedisStore
 spec = load_spec(Path("{repository}/fraud_features/1/features.yaml"))
 policy = Path("{repository}/fraud_decision/1/policy.yaml")
 load_policy(policy, feature_names=spec.feature_names)

@@ -19,8 +19,8 @@ from packaging.utils import canonicalize_name
 import tollgate
 from tollgate import schema
 from tollgate.cli.app import app
-from tollgate.features.entries import ENTRY, HEADER
-from tollgate.store.decided import DECIDED
+from tollgate.features.windows.entity_entries import ENTRY, HEADER
+from tollgate.store.stored_decisions import DECIDED
 
 if sys.version_info >= (3, 11):
     import tomllib

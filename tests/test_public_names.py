@@ -26,20 +26,20 @@ from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 import tollgate.steps
 import tollgate.testing
 from tollgate import schema
-from tollgate.audit.links import Link
+from tollgate.audit.chain.links import Link
 from tollgate.cli.app import app
-from tollgate.features.document import RawSpec
-from tollgate.features.entries import ENTRY, HEADER, VALUE_VERSION
-from tollgate.observability.table import metrics
-from tollgate.policy.document import RawPolicy
-from tollgate.repository.history import Entry
-from tollgate.repository.release import Release
+from tollgate.features.spec.spec_document import RawSpec
+from tollgate.features.windows.entity_entries import ENTRY, HEADER, VALUE_VERSION
+from tollgate.observability.metrics_table import metrics
+from tollgate.policy.policy_document import RawPolicy
+from tollgate.repository.releases.release_file import Release
+from tollgate.repository.releases.release_history import Entry
 from tollgate.repository.slo import Slo
 from tollgate.server.address import Address
-from tollgate.server.loaded import ServingRecord
-from tollgate.server.slots import Slot
+from tollgate.server.serving.copy_slots import Slot
+from tollgate.server.serving.loaded import ServingRecord
 from tollgate.settings import Settings
-from tollgate.store.decided import DECIDED, DECIDED_VERSION
+from tollgate.store.stored_decisions import DECIDED, DECIDED_VERSION
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 LIST = Path(__file__).with_name("public_names.json")

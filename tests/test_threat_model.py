@@ -15,7 +15,7 @@ from typer.main import get_command
 from tollgate.cli.app import app
 from tollgate.schema import CONTEXT_KEY_VARIABLE
 from tollgate.settings import ADDRESSES, PREFIX
-from tollgate.store.tls import TLS_PARAMETERS
+from tollgate.store.redis.store_address import TLS_PARAMETERS
 
 HOUSE = Path(__file__).resolve().parent.parent
 PAGE = (HOUSE / "docs" / "threat-model.md").read_text()

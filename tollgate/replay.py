@@ -8,12 +8,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.features.cap import NEVER_US, dropped_us
-from tollgate.features.ids import order_keys, tie_hashes
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.windows.capacity import NEVER_US, dropped_us
+from tollgate.features.windows.entity_ids import order_keys, tie_hashes
 from tollgate.history import History
-from tollgate.store.events import Labels, Purchases
-from tollgate.store.online import OnlineFeatures, Vectors
+from tollgate.store.online_features import OnlineFeatures, Vectors
+from tollgate.store.store_events import Labels, Purchases
 
 I64 = npt.NDArray[np.int64]
 

@@ -101,7 +101,7 @@ CANARY_PERCENT_PARAMETER = "canary_percent"
 CANARY_SEED_PARAMETER = "canary_seed"
 
 # Parameter that it adds to the feature step's, where the policy has lists.
-LISTS_PARAMETER = "lists"  # tollgate/store/lists.py
+LISTS_PARAMETER = "lists"  # tollgate/store/id_lists.py
 # File next to a step's code on our own server: the release's data for this step.
 SLOT_FILE = "slot.json"
 

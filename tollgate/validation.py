@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.features.definition import Field
 from tollgate.features.fields import field_rule, hash_words, scaled_together
+from tollgate.features.spec.spec_definition import Field
 from tollgate.schema import (
     AMOUNT,
     CENTS_TOLERANCE,

@@ -1,10 +1,9 @@
 """
 Serve a model in the environment that trained it; run as a script, by its path.
 
-`converters.sources.environment` starts this script with the Python of that environment.
-It needs NumPy and the model's own libraries, nothing of Tollgate's, and stays
-compatible with Python 3.8. A message is a line of JSON followed by the bytes of an
-array or a file.
+`training_environment` starts this script with the Python of that environment. It needs
+NumPy and the model's own libraries, nothing of Tollgate's, and stays compatible with
+Python 3.8. A message is a line of JSON followed by the bytes of an array or a file.
 """
 
 from __future__ import annotations

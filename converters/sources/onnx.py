@@ -9,21 +9,21 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from converters.boundaries import boundary_rows, made_rows
-from converters.graph_edit import cast_first
 from converters.model import F32, F64, Facts, Floats, Probes, plain_classes
-from converters.onnx_from_onnx import (
+from converters.onnx.from_onnx import (
     adopted,
     read_onnx,
     with_classes,
     with_first_class,
 )
-from converters.probes import assemble, special_rows
-from converters.runner import onnx_runner
+from converters.onnx.graph import cast_first
+from converters.parity.boundaries import boundary_rows, made_rows
+from converters.parity.probe_rows import assemble, special_rows
+from converters.parity.runner import onnx_runner
 from converters.sources.onnx_file import check_onnx
 from tollgate.errors import ConversionError
 from tollgate.explanation import Explanation
-from tollgate.explanation.document import unexplained
+from tollgate.explanation.explanation_document import unexplained
 
 _SUM_SLACK = 1e-3  # tolerance for the sum of float32 rows of many classes
 

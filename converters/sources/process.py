@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from converters.model import F32, F64, Facts, Floats, Probes, Pruning
-from converters.sources.child import Child, ChildLost
+from converters.sources.child_process import Child, ChildLost
 from converters.sources.formats import Format
 from converters.sources.worker import Block, Reply, Request
 from tollgate.errors import ConversionError, InputError

@@ -9,10 +9,9 @@ import skl2onnx
 import sklearn
 from sklearn.pipeline import Pipeline
 
-from converters.boundaries import boundary_rows, made_rows, with_codes
-from converters.explain import explained
-from converters.explain_sklearn import explain_sklearn
-from converters.graph_edit import cast_first
+from converters.compression.prune_sklearn import pruned_estimator
+from converters.explain.explain_sklearn import explain_sklearn
+from converters.explain.explanation import explained
 from converters.model import (
     F32,
     F64,
@@ -23,19 +22,20 @@ from converters.model import (
     plain_classes,
     plain_parameters,
 )
-from converters.onnx_from_sklearn import onnx_from_sklearn, refuse_unfaithful
-from converters.probes import (
+from converters.onnx.from_sklearn import onnx_from_sklearn, refuse_unfaithful
+from converters.onnx.graph import cast_first
+from converters.parity.boundaries import boundary_rows, made_rows, with_codes
+from converters.parity.probe_rows import (
     SPECIAL_BASES,
     assemble,
     code_rows,
     special_rows,
     split_rows,
 )
-from converters.prune_sklearn import pruned_estimator
-from converters.session import Session, SessionError
-from converters.sklearn_trees import ensembles
+from converters.parity.session import Session, SessionError
 from converters.sources.estimator_rows import EstimatorRows
 from converters.sources.estimator_words import WordsError, coded, words_of
+from converters.trees.sklearn_trees import ensembles
 from converters.vocabulary import of_sklearn
 from tollgate.errors import ConversionError
 from tollgate.explanation import Explanation

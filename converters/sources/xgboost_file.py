@@ -20,16 +20,280 @@ import numpy.typing as npt
 
 from converters.sources.format_fields import XGBOOST, unknown_field
 from converters.sources.ubjson import decode_ubjson
-from converters.sources.xgboost_fields import (
-    BadField,
-    count_at,
-    numbers_at,
-    object_at,
-    text_at,
-    whole_at,
-)
-from converters.sources.xgboost_tree_check import FileTree, checked_tree
 from tollgate.errors import ConversionError
+
+# Read one field of a decoded model file; an error names the field's path.
+
+
+class BadField(Exception):
+    """
+    A field of a model file has an invalid value.
+
+    Args:
+        path: Path of the field.
+        problem: Description of the error.
+    """
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(f"{path}: {problem}")
+
+
+def object_at(
+    holder: Mapping[str, Any],
+    name: str,
+    *,
+    at: str = "",
+    default: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return an object; raise BadField if the field is none."""
+    found = holder.get(name, default)
+    if not isinstance(found, dict):
+        raise BadField(_path(at, name), _not(holder, name, "an object"))
+    return found
+
+
+def text_at(holder: Mapping[str, Any], name: str, *, at: str) -> str:
+    """Return a text; raise BadField if the field is none."""
+    found = holder.get(name)
+    if not isinstance(found, str):
+        raise BadField(_path(at, name), _not(holder, name, "a text"))
+    return found
+
+
+def count_at(
+    holder: Mapping[str, Any], name: str, *, at: str, default: int | None = None
+) -> int:
+    """Return a count, which XGBoost writes as a text of digits."""
+    if default is not None and name not in holder:
+        return default
+    found = holder.get(name)
+    if not (isinstance(found, str) and found.isascii() and found.isdigit()):
+        raise BadField(_path(at, name), _not(holder, name, "a text of digits"))
+    if len(found) > 9:
+        raise BadField(_path(at, name), f"is {found}, more than any model has")
+    return int(found)
+
+
+def whole_at(
+    holder: Mapping[str, Any],
+    name: str,
+    *,
+    at: str,
+    size: int | None = None,
+    low: int | None = None,
+    high: int | None = None,
+) -> npt.NDArray[np.int64]:
+    """Return a list of whole numbers from `low` to below `high`."""
+    found = _array(holder, name, at=at, size=size, kinds="iub")
+    found = found.astype(np.int64)
+    outside = np.zeros(len(found), bool)
+    if low is not None:
+        outside |= found < low
+    if high is not None:
+        outside |= found >= high
+    if outside.any():
+        at_entry = int(outside.argmax())
+        raise BadField(
+            f"{_path(at, name)}[{at_entry}]", f"is {found[at_entry]}, out of range"
+        )
+    return found
+
+
+def numbers_at(
+    holder: Mapping[str, Any],
+    name: str,
+    *,
+    at: str,
+    size: int | None = None,
+    finite: bool = True,
+) -> npt.NDArray[np.float32]:
+    """Return a list of numbers as float32, as XGBoost stores them."""
+    found = _array(holder, name, at=at, size=size, kinds="iuf")
+    with np.errstate(over="ignore"):
+        single = found.astype(np.float32)
+    odd = ~np.isfinite(single)
+    if finite and odd.any():
+        at_entry = int(odd.argmax())
+        raise BadField(
+            f"{_path(at, name)}[{at_entry}]",
+            f"is {found[at_entry]}, no finite float32",
+        )
+    return single
+
+
+def _array(
+    holder: Mapping[str, Any], name: str, *, at: str, size: int | None, kinds: str
+) -> npt.NDArray[Any]:
+    value = holder.get(name)
+    if not isinstance(value, (list, np.ndarray)):
+        raise BadField(_path(at, name), _not(holder, name, "a list of numbers"))
+    for number, one in enumerate(value if isinstance(value, list) else ()):
+        if isinstance(one, (str, dict, list)) or one is None:
+            raise BadField(f"{_path(at, name)}[{number}]", f"is {one!r}, no number")
+    found = np.asarray(value)
+    if not len(found):
+        found = found.astype(np.int64)
+    if found.ndim != 1 or found.dtype.kind not in kinds:
+        raise BadField(_path(at, name), "has entries of another type")
+    if size is not None and len(found) != size:
+        raise BadField(_path(at, name), f"has {len(found)} entries; needed are {size}")
+    return found
+
+
+def _path(at: str, name: str) -> str:
+    return f"{at}.{name}" if at else name
+
+
+def _not(holder: Mapping[str, Any], name: str, wanted: str) -> str:
+    if name not in holder:
+        return f"is missing; needed is {wanted}"
+    text = repr(holder[name])
+    return f"is {text if len(text) < 40 else type(holder[name]).__name__}, not {wanted}"
+
+
+# Check one tree of an XGBoost file: its lists agree and its nodes form a tree.
+
+LARGEST_CODE = 1 << 24  # whole numbers that float32 holds
+_NONE = -1
+
+
+class FileTree(msgspec.Struct, frozen=True, eq=False):
+    """
+    One tree as stored in its file.
+
+    Attributes:
+        left: Next node for a row below the threshold; -1 in leaves.
+        right: Next node for other rows, and for listed categories.
+        feature: Column of each split.
+        value: Threshold of a split, value of a leaf; float32.
+        missing_left: True if a missing value goes to the left.
+        codes: Categories that each node sends to the right.
+    """
+
+    left: npt.NDArray[np.int64]
+    right: npt.NDArray[np.int64]
+    feature: npt.NDArray[np.int64]
+    value: npt.NDArray[np.float32]
+    missing_left: npt.NDArray[np.bool_]
+    codes: dict[int, npt.NDArray[np.int64]]
+
+    @property
+    def leaves(self) -> npt.NDArray[np.float32]:
+        """Return the values of the leaves."""
+        return self.value[self.left < 0]
+
+
+def checked_tree(
+    tree: dict[str, Any], *, at: str, number: int, columns: int
+) -> FileTree:
+    """
+    Read a tree; raise BadField or ConversionError.
+
+    Args:
+        tree: JSON object of the tree.
+        at: Path of the object.
+        number: Position of the tree.
+        columns: Number of features.
+    """
+    param = tree.get("tree_param")
+    if not isinstance(param, dict):
+        raise BadField(f"{at}.tree_param", "is missing")
+    if count_at(param, "size_leaf_vector", at=f"{at}.tree_param", default=0) > 1:
+        raise ConversionError(
+            "multi_strategy is 'multi_output_tree', whose leaves hold a number per "
+            "class; train with 'one_output_per_tree'"
+        )
+    size = count_at(param, "num_nodes", at=f"{at}.tree_param")
+    if not size:
+        raise BadField(f"{at}.tree_param.num_nodes", "is 0")
+    own = tree.get("id")
+    if isinstance(own, bool) or not isinstance(own, (int, np.integer)) or own != number:
+        raise BadField(f"{at}.id", f"is {own!r}; trees stand in the order of their ids")
+    left = whole_at(tree, "left_children", at=at, size=size, low=_NONE, high=size)
+    right = whole_at(tree, "right_children", at=at, size=size, low=_NONE, high=size)
+    reached = _reached(left, right, at=at)
+    if "parents" in tree:  # xgboost follows them without a check
+        parents = whole_at(tree, "parents", at=at, size=size)
+        inner = np.flatnonzero(reached & (left >= 0))
+        for side in (left[inner], right[inner]):
+            if (parents[side] != inner).any():
+                raise BadField(f"{at}.parents", "are not those of the children")
+    feature = whole_at(tree, "split_indices", at=at, size=size)
+    splits = reached & (left >= 0)
+    if ((feature < 0) | (feature >= columns))[splits].any():
+        node = int(np.flatnonzero(splits & ((feature < 0) | (feature >= columns)))[0])
+        raise BadField(
+            f"{at}.split_indices[{node}]",
+            f"is {feature[node]}; there are {columns} columns",
+        )
+    if "split_type" in tree:
+        kind = whole_at(tree, "split_type", at=at, size=size, low=0, high=2)
+    else:
+        kind = np.zeros(size, np.int64)
+    codes = _codes(tree, at=at, size=size)
+    for node in np.flatnonzero(splits):
+        if (int(node) in codes) != bool(kind[node]):
+            raise BadField(
+                f"{at}.split_type[{node}]",
+                f"is {kind[node]}, which categories_nodes contradicts",
+            )
+    value = numbers_at(tree, "split_conditions", at=at, size=size, finite=False)
+    odd = reached & ~np.isfinite(value) & ~(splits & (kind == 1))
+    if odd.any():
+        node = int(odd.argmax())
+        raise BadField(f"{at}.split_conditions[{node}]", f"is {value[node]}")
+    return FileTree(
+        left=left,
+        right=right,
+        feature=feature,
+        value=value,
+        missing_left=whole_at(
+            tree, "default_left", at=at, size=size, low=0, high=2
+        ).astype(bool),
+        codes={node: found for node, found in codes.items() if splits[node]},
+    )
+
+
+def _reached(
+    left: npt.NDArray[np.int64], right: npt.NDArray[np.int64], *, at: str
+) -> npt.NDArray[np.bool_]:
+    """Walk down the tree; each node must have exactly one parent."""
+    reached = np.zeros(len(left), bool)
+    level = np.zeros(1, np.int64)
+    while len(level):
+        if reached[level].any() or len(np.unique(level)) < len(level):
+            raise BadField(f"{at}.left_children", "leads to a node by two ways")
+        reached[level] = True
+        leaf = left[level] < 0
+        if (leaf != (right[level] < 0)).any():
+            # Files before 2.1 write 0 here; the right child of a leaf is not read.
+            level_right = right[level]
+            if ((level_right < 0) & ~leaf).any():
+                raise BadField(f"{at}.right_children", "is missing where left is not")
+        level = np.concatenate([left[level][~leaf], right[level][~leaf]])
+    return reached
+
+
+def _codes(
+    tree: dict[str, Any], *, at: str, size: int
+) -> dict[int, npt.NDArray[np.int64]]:
+    names = [f"categories{part}" for part in ("", "_nodes", "_segments", "_sizes")]
+    if not any(name in tree for name in names):
+        return {}
+    listed = whole_at(tree, names[0], at=at, low=0, high=LARGEST_CODE)
+    nodes = whole_at(tree, names[1], at=at, low=0, high=size)
+    starts = whole_at(tree, names[2], at=at, size=len(nodes), low=0)
+    counts = whole_at(tree, names[3], at=at, size=len(nodes), low=1)
+    if (np.diff(nodes) <= 0).any():
+        raise BadField(f"{at}.{names[1]}", "does not ascend")
+    wanted = np.concatenate([[0], np.cumsum(counts)])
+    if list(starts) != list(wanted[:-1]) or wanted[-1] != len(listed):
+        raise BadField(f"{at}.{names[2]}", "does not divide the categories")
+    return {
+        int(node): listed[start : start + count]
+        for node, start, count in zip(nodes, starts, counts, strict=True)
+    }
+
 
 # Real files of these releases were read and compared with their own predictions.
 OLDEST, NEWEST = (1, 0), (3, 4)

@@ -16,13 +16,13 @@ from loadtests.baseline.environment import (
     MODEL_VARIABLE,
     REPOSITORY_VARIABLE,
 )
-from loadtests.surroundings import CHECKOUT
+from loadtests.results.surroundings import CHECKOUT
 from tollgate.errors import ServerError
 from tollgate.schema import STORE_URL_VARIABLE
-from tollgate.server.child import Child
-from tollgate.server.environment import free_port
-from tollgate.server.listening import listens
-from tollgate.server.redis import EmbeddedRedis
+from tollgate.server.processes.child import Child
+from tollgate.server.processes.environment import free_port
+from tollgate.server.processes.listening_ports import listens
+from tollgate.server.processes.redis_server import EmbeddedRedis
 
 _START_S = 60.0
 _GRACE_S = 10.0

@@ -8,10 +8,10 @@ from pathlib import Path
 import msgspec
 
 from tollgate.errors import InputError, SetupError
-from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
-from tollgate.features.wire import all_fields, wire_inputs
-from tollgate.repository.product import read_product
-from tollgate.repository.release import read_release
+from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.features.spec.request_inputs import all_fields, wire_inputs
+from tollgate.repository.product_models import read_product
+from tollgate.repository.releases.release_file import read_release
 from tollgate.server.address import find_server
 
 

@@ -14,16 +14,16 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from loadtests.filling import HISTORY_DAYS, served_spec, simulated_history
-from loadtests.generator import make_generator
 from loadtests.journey.equal import prove
 from loadtests.journey.options import PROGRAM, Options, read_options
 from loadtests.journey.report import Report, to_json, to_markdown
 from loadtests.journey.same_rate import AtRate, at_rate
 from loadtests.journey.stages import BATCHED, Stage, run_stages
 from loadtests.journey.turns import Plan, Turn, run_turn
-from loadtests.surroundings import measured_on
-from loadtests.traffic import traffic_of
+from loadtests.requests.generator import make_generator
+from loadtests.requests.traffic import traffic_of
+from loadtests.results.surroundings import measured_on
+from loadtests.servers.store_filling import HISTORY_DAYS, served_spec, simulated_history
 from tollgate.errors import TollgateError
 
 _MADE_OF = (

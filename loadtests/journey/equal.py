@@ -16,12 +16,12 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from clients.client import Client
 from loadtests.baseline.json_bodies import json_bodies
-from loadtests.filling import HISTORY_DAYS, served_spec, simulated_history
 from loadtests.journey.stages import BATCHED, Say, Stage, run_stages
-from loadtests.traffic import Traffic, traffic_of
+from loadtests.requests.traffic import Traffic, traffic_of
+from loadtests.servers.store_filling import HISTORY_DAYS, served_spec, simulated_history
 from tollgate.errors import ServerError
 from tollgate.schema import AMOUNT, STORE_DEADLINE_PARAMETER, TRANSACTION_ID
-from tollgate.store.lists import list_key
+from tollgate.store.id_lists import list_key
 
 _TIMEOUT_S = 10.0
 

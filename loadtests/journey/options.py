@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 
 from loadtests.journey.stages import STAGES
-from loadtests.scenarios import Scenario, pick
-from loadtests.surroundings import CHECKOUT
+from loadtests.requests.closed_loop import Scenario, pick
+from loadtests.results.surroundings import CHECKOUT
 from tollgate.errors import InputError
 
 PROGRAM = "python -m loadtests.journey"

@@ -15,10 +15,10 @@ from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.baseline.json_bodies import json_bodies
 from loadtests.journey.stages import Stage
-from loadtests.latency import Latency, latency_of
-from loadtests.open_loop import poisson
 from loadtests.paced.callers import send
-from loadtests.traffic import Traffic
+from loadtests.requests.open_loop import poisson
+from loadtests.requests.traffic import Traffic
+from loadtests.results.percentiles import Latency, latency_of
 from tollgate.errors import ServerError
 
 TIMEOUT_S = 5.0

@@ -14,14 +14,14 @@ from loadtests.baseline.clock import read_layers
 from loadtests.baseline.filling import fill_naive, fill_phase1
 from loadtests.baseline.serving import Service, served
 from loadtests.baseline.trees import write_xgboost
-from loadtests.filling import compact_store, fill_store, served_spec
+from loadtests.servers.store_filling import compact_store, fill_store, served_spec
 from tollgate.errors import ServerError
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import History
-from tollgate.repository.release import read_release
-from tollgate.server import control
-from tollgate.server.embedded import Embedded, serve
-from tollgate.server.redis import EmbeddedRedis
+from tollgate.repository.releases.release_file import read_release
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.server.triton import control
 
 STAGES = ("naive", "phase1", "lean", "gathered", "tollgate")
 BATCHED = ("lean", "gathered", "tollgate")  # stages that take several rows in a request

@@ -9,10 +9,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.answers import tally
 from loadtests.baseline.json_bodies import json_bodies
-from loadtests.bodies import bodies_of
-from loadtests.generator import (
+from loadtests.journey.stages import PARTS, Stage
+from loadtests.requests.bodies import bodies_of
+from loadtests.requests.closed_loop import SCENARIOS, Scenario
+from loadtests.requests.generator import (
     TAIL_S,
     Generator,
     GeneratorRun,
@@ -20,11 +21,10 @@ from loadtests.generator import (
     http_command_line,
     run_h2load,
 )
-from loadtests.journey.stages import PARTS, Stage
-from loadtests.latency import Latency, latency_of
-from loadtests.processes import Use, use_of
-from loadtests.scenarios import SCENARIOS, Scenario
-from loadtests.traffic import Traffic
+from loadtests.requests.recorded_answers import tally
+from loadtests.requests.traffic import Traffic
+from loadtests.results.percentiles import Latency, latency_of
+from loadtests.servers.process_usage import Use, use_of
 from tollgate.errors import ServerError
 
 # Four connections are four replicas of a caller over gRPC; HTTP/1.1 has one request

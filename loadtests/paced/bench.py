@@ -2,30 +2,75 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
-from loadtests.filling import (
+from loadtests.paced.raw import Server
+from loadtests.paced.troubles import Target
+from loadtests.proxy import Proxy
+from loadtests.requests.traffic import Traffic, traffic_of
+from loadtests.results.measure import use_now, work_of, work_since
+from loadtests.results.surroundings import measured_on, measured_with
+from loadtests.servers.store_filling import (
     HISTORY_DAYS,
     compact_store,
     fill_store,
     served_spec,
     simulated_history,
 )
-from loadtests.measure import use_now, work_of, work_since
-from loadtests.paced.raw import Server
-from loadtests.paced.stream_reader import stream_read
-from loadtests.paced.troubles import Target
-from loadtests.proxy import Proxy
-from loadtests.surroundings import measured_on, measured_with
-from loadtests.traffic import Traffic, traffic_of
-from tollgate.server.embedded import Embedded, serve
-from tollgate.server.redis import EmbeddedRedis
+from tollgate.audit.worker.chunk_source import ChunkSource
+from tollgate.errors import StoreError
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.server.serving.embedded import Embedded, serve
+
+# Load the store as the journal's worker does, without sealing segments.
+
+_MOST = 64  # entries per read, as the worker takes them
+_WAIT_S = 0.5
+_ACKNOWLEDGED_EACH_S = 1.0
+
+
+@contextmanager
+def stream_read(store_url: str, *, product: str) -> Iterator[None]:
+    """
+    Read and acknowledge the decisions of a product while the block runs.
+
+    Without it the stream would hold every decision of a run, and the store would
+    rewrite ever larger files. Segments are not sealed: another machine does that.
+    """
+    ended = threading.Event()
+    source = ChunkSource(store_url, product=product)
+    thread = threading.Thread(
+        target=_read, args=(source, ended), name="stream-reader", daemon=True
+    )
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        source.close()
+
+
+def _read(source: ChunkSource, ended: threading.Event) -> None:
+    held: list[bytes] = []
+    due_s = time.monotonic() + _ACKNOWLEDGED_EACH_S
+    while not ended.is_set():
+        with suppress(StoreError):  # the store may have a fault: try again
+            held += [one.id for one in source.poll(most=_MOST, wait_s=_WAIT_S)]
+            if held and time.monotonic() > due_s:
+                source.acknowledge(held)
+                held = []
+                due_s = time.monotonic() + _ACKNOWLEDGED_EACH_S
+        # Entries come in groups, as to a worker that decodes the previous ones.
+        ended.wait(0.02)
+
 
 STATE_FOLDER = "state"  # of our server, in the bench's folder
 _TELLS_S = 5.0  # limit for the journal to report counts; it does each second

@@ -14,8 +14,6 @@ import msgspec
 import numpy as np
 
 from clients.channel import CHANNEL_OPTIONS, IN_TURN, SERVICES
-from loadtests.bodies import unframe
-from loadtests.open_loop import F64
 from loadtests.paced.calls import (
     METHOD,
     Ended,
@@ -25,6 +23,8 @@ from loadtests.paced.calls import (
     collect_results,
     count_rows,
 )
+from loadtests.requests.bodies import unframe
+from loadtests.requests.open_loop import F64
 from tollgate.errors import ServerError
 
 CONNECT_S = 10.0

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
-from loadtests.open_loop import F64
 from loadtests.paced.requests import Bodies
+from loadtests.requests.open_loop import F64
 from tollgate.errors import InputError
 from tollgate.schema import Degraded
 

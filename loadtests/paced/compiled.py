@@ -16,9 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from loadtests.bodies import unframe
 from loadtests.paced.calls import METHOD, Ended, How, Load, Results, collect_results
 from loadtests.paced.requests import Bodies
+from loadtests.requests.bodies import unframe
 from tollgate.errors import InputError, ServerError, SetupError
 
 _SOURCES = [Path(__file__).with_name(name) for name in ("paced.c", "line.c")]

@@ -12,9 +12,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.open_loop import F64
 from loadtests.paced.calls import CALL
 from loadtests.paced.scenario import Scenario
+from loadtests.requests.open_loop import F64
 from tollgate.errors import InputError
 
 VERSION = 2

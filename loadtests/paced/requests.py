@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.bodies import bodies_of, frame
-from loadtests.open_loop import F64
 from loadtests.paced.scenario import Scenario, Shift
-from loadtests.traffic import Traffic, fixed_width
+from loadtests.requests.bodies import bodies_of, frame
+from loadtests.requests.open_loop import F64
+from loadtests.requests.traffic import Traffic, fixed_width
 from tollgate.schema import AMOUNT, EVENT_TIME
 
 NAME_DIGITS = 9  # of a request's id; its number in the schedule, so that traces find it

@@ -8,7 +8,7 @@ from statistics import median_low
 import msgspec
 
 from loadtests.pages.figures import Figures
-from loadtests.report import share
+from loadtests.results.run_report import share
 
 
 class Table(msgspec.Struct, frozen=True):

@@ -8,8 +8,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.at_once import StepOverlap, at_once
-from loadtests.latency import Latency, latency_of, percentile
 from loadtests.paced.raw import STEPS, Raw
 from loadtests.pages.measures import (
     Calls,
@@ -20,6 +18,8 @@ from loadtests.pages.measures import (
     share_in,
 )
 from loadtests.pages.parts import Part, parts_of
+from loadtests.results.percentiles import Latency, latency_of, percentile
+from loadtests.servers.busy_share import StepOverlap, at_once
 from tollgate.errors import InputError
 from tollgate.schema import Degraded
 

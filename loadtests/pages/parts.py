@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from loadtests.latency import Latency
 from loadtests.paced.raw import Raw
 from loadtests.pages.measures import Rates, between, latency_in, rates_in, share_in
+from loadtests.results.percentiles import Latency
 
 _SLICES = 6  # slices of a phase whose rate changes
 

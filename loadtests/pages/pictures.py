@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.latency import percentile
 from loadtests.pages.figures import Figures, Group
 from loadtests.pages.measures import waited
+from loadtests.results.percentiles import percentile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,7 @@ from loadtests.paced.raw import STEPS, Server
 from loadtests.pages.cells import Column, Table, cells_of, spread, worst_share
 from loadtests.pages.figures import Figures, Group
 from loadtests.pages.parts import Part
-from loadtests.report import share
+from loadtests.results.run_report import share
 
 
 def errors_table(runs: Sequence[Figures]) -> Table:

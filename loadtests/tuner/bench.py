@@ -4,33 +4,225 @@ from __future__ import annotations
 
 import itertools
 import tempfile
+import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
-from loadtests.surroundings import measured_on
+from loadtests.results.surroundings import measured_on
 from loadtests.tuner import story
+from loadtests.tuner.compare import Comparison
 from loadtests.tuner.compiled import best_sender
 from loadtests.tuner.driving import Driver, Traffic
 from loadtests.tuner.front import Point, points_of
 from loadtests.tuner.goals import AlsoAlone, Goal, HighestRate, QuickestAnswer
 from loadtests.tuner.override import Override
-from loadtests.tuner.picture import draw
-from loadtests.tuner.seen import limits_of
-from loadtests.tuner.settings import Roles
-from loadtests.tuner.space import LOW_LATENCY, THROUGHPUT, candidates, narrowed
+from loadtests.tuner.seen import Limits, limits_of
+from loadtests.tuner.settings import Configs, Roles
+from loadtests.tuner.space import (
+    LOW_LATENCY,
+    THROUGHPUT,
+    Candidate,
+    candidates,
+    narrowed,
+)
+from loadtests.tuner.story import ratio_words
 from loadtests.tuner.tuning import TURN, TuningResult, measurer_of, tune
-from loadtests.tuner.written import require_free, write_named
-from tollgate.errors import InputError
-from tollgate.repository.configs import NAMED_CONFIGS, require_config_name
-from tollgate.repository.lint.linting import Question
-from tollgate.repository.product import read_product
+from tollgate.errors import InputError, RepositoryError
+from tollgate.repository.atomic import replace_file
+from tollgate.repository.configs import NAMED_CONFIGS, require_config_name, to_text
+from tollgate.repository.lint.lint_rule import Severity
+from tollgate.repository.lint.linting import Question, lint
+from tollgate.repository.product_models import read_product
 from tollgate.repository.slo import read_slo
-from tollgate.server import control
 from tollgate.server.address import Address
-from tollgate.server.loaded import record_path
+from tollgate.server.serving.loaded import record_path
+from tollgate.server.triton import control
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+# Draw the settings that were tried, and how the winner compares.
+
+
+def draw(
+    tuned: TuningResult,
+    points: Sequence[Point],
+    path: Path,
+    *,
+    limits: Limits | None,
+    unit: str,
+) -> None:
+    """
+    Write a PNG: p99 against throughput, and the turns of the comparison.
+
+    Args:
+        tuned: Result of the tuning.
+        points: Settings at rates that they sustain.
+        path: Path of the file.
+        limits: Limits that a rate has to meet; None where requests came one by one.
+        unit: Unit of the merit.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(15, 6), dpi=100, layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    _draw_front(tuned, points, left, limits=limits)
+    if tuned.compared is None:
+        right.set_axis_off()
+        right.text(0.5, 0.5, "nothing better was found", ha="center")
+    else:
+        _draw_turns(tuned.compared, right, unit=unit)
+    figure.savefig(path)
+
+
+def _draw_front(
+    tuned: TuningResult, points: Sequence[Point], axes: Axes, *, limits: Limits | None
+) -> None:
+    across = np.array([one.seen.answered_per_s for one in points])
+    up = np.array([one.seen.p99_ms for one in points])
+    shown = axes.scatter(
+        across,
+        up,
+        c=[one.seen.cpu_s for one in points],
+        s=[70 if one.on_front else 22 for one in points],
+        cmap="viridis",
+        zorder=2,
+    )
+    axes.figure.colorbar(shown, ax=axes, label="processor time, s per 1,000 rows")
+    best = tuned.compared.candidate if tuned.compared else None
+    for candidate, mark, words in (
+        (tuned.base, "s", "as it was"),
+        (best, "o", "best found"),
+    ):
+        ours = [n for n, one in enumerate(points) if one.candidate == candidate]
+        label = f"{words}: {candidate}" if candidate else ""
+        if ours:
+            axes.plot(
+                across[ours],
+                up[ours],
+                mark,
+                label=label,
+                ls="",
+                mfc="none",
+                color="tab:red",
+                ms=14,
+            )
+    if limits is not None:
+        axes.axhline(limits.p99_ms, color="tab:gray", ls="--", label="p99 to keep")
+    axes.scatter([], [], s=70, color="tab:gray", label="large: nothing beats it in all")
+    axes.set(xlabel="throughput, requests decided in a second", ylabel="p99, ms")
+    axes.set_title("runs that met the SLO" if limits else "one after the other")
+    axes.set_ylim(0, None)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), fontsize=9)
+
+
+def _draw_turns(compared: Comparison, axes: Axes, *, unit: str) -> None:
+    places = np.arange(1, len(compared.turns) + 1)
+    for shift, side, words, color in (
+        (-0.2, 1, "as it was", "tab:gray"),
+        (0.2, 0, "best found", "tab:blue"),
+    ):
+        merits = [turn[side].merit for turn in compared.turns]
+        axes.bar(places + shift, merits, width=0.38, color=color, label=words)
+    axes.set_title(f"{ratio_words(compared)}:\n{compared.verdict}")
+    axes.set(xlabel="turn", ylabel=unit, xticks=places)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
+
+
+# Write the winner as a named configuration, with a head that says how it was found.
+
+_WIDTH = 86
+
+
+def changed_steps(configs: Configs, candidate: Candidate, *, roles: Roles) -> list[str]:
+    """List the steps whose configuration a candidate changes."""
+    written = roles.written(configs, candidate)
+    return [step for step, config in configs.items() if written[step] != config]
+
+
+def write_named(
+    repository: Path,
+    configs: Configs,
+    candidate: Candidate,
+    *,
+    name: str,
+    roles: Roles,
+    head: Sequence[str],
+    question: Question,
+) -> list[Path]:
+    """
+    Write configs/NAME.pbtxt of each step that differs; on an error, write nothing.
+
+    Args:
+        repository: The model repository.
+        configs: Configurations that the server was started with.
+        candidate: The settings.
+        name: Name of the configuration.
+        roles: Maps the steps to their roles.
+        head: Description of how they were found; paragraphs.
+        question: Options of the linter for the result.
+
+    Returns:
+        Paths of the files.
+
+    Raises:
+        InputError: A configuration of this name exists already.
+        RepositoryError: The linter reports findings in the new files.
+    """
+    changed = roles.written(configs, candidate)
+    files = {
+        repository / step / NAMED_CONFIGS / f"{name}.pbtxt": step
+        for step in changed_steps(configs, candidate, roles=roles)
+    }
+    require_free(list(files), name=name)
+    try:
+        for path, step in files.items():
+            path.parent.mkdir(exist_ok=True)
+            text = f"{_head(step, name, head)}\n{to_text(changed[step])}"
+            replace_file(path, text.encode())
+        _require_sound(question, files=list(files))
+    except BaseException:
+        for path in files:
+            path.unlink(missing_ok=True)
+        raise
+    return list(files)
+
+
+def require_free(files: Sequence[Path], *, name: str) -> None:
+    """Raise if a file of this name would be overwritten."""
+    for path in files:
+        if path.exists():
+            problem = f"{path} is there already; choose another name, or remove it"
+            raise InputError("--name", problem, where=name)
+
+
+def _head(step: str, name: str, paragraphs: Sequence[str]) -> str:
+    """Write a comment with the name of the configuration and how it was found."""
+    first = [
+        f"{step}, as `tollgate tune` found it. Chosen with",
+        f"    tollgate up --model-config-name {name}",
+        "It stands in for config.pbtxt as a whole; why the rest is so, is said there.",
+    ]
+    lines = [f"# {line}" for line in first]
+    for paragraph in paragraphs:
+        lines += ["#", *(f"# {line}" for line in textwrap.wrap(paragraph, _WIDTH))]
+    return "\n".join([*lines, ""])
+
+
+def _require_sound(question: Question, *, files: Sequence[Path]) -> None:
+    """Raise if the linter reports findings in the new files."""
+    written = {str(path) for path in files}
+    for issue in lint(question).issues:
+        if issue.severity >= Severity.WARNING and issue.file in written:
+            raise RepositoryError(issue.file, issue.problem, where=issue.where)
+
 
 _IDLE_S, _IDLE_REQUESTS = 2.0, 12  # the supervisor's own probes are among these
 

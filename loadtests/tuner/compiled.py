@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from loadtests.open_loop import F64
 from loadtests.paced.calls import Load, Results
 from loadtests.paced.compiled import compile_sender, send_compiled, send_one_by_one
 from loadtests.paced.requests import Bodies, bodies_from
+from loadtests.requests.open_loop import F64
 from loadtests.tuner.sending import PythonSender, Sender
 from tollgate.errors import SetupError
 

@@ -17,16 +17,16 @@ import numpy as np
 
 from clients.codec import requests_of
 from clients.columns import check_columns
-from loadtests.made_up import synthetic_purchases
-from loadtests.open_loop import poisson
 from loadtests.paced.calls import Results
-from loadtests.processes import use_of
+from loadtests.requests.open_loop import poisson
+from loadtests.requests.synthetic import synthetic_purchases
+from loadtests.servers.process_usage import use_of
 from loadtests.tuner.seen import RunFigures
 from loadtests.tuner.sending import Sender
 from tollgate.errors import ServerError
-from tollgate.features.spec import FeatureSpec
-from tollgate.server import control
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.server.address import Address
+from tollgate.server.triton import control
 
 _WARM_UP_S = 0.5
 _OLD_S = 5.0  # age of the newest purchase: not ahead of any clock

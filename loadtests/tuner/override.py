@@ -25,13 +25,13 @@ from loadtests.tuner.settings import THREADS, Roles
 from loadtests.tuner.space import Candidate
 from tollgate.errors import ServerError
 from tollgate.repository.configs import to_json
-from tollgate.repository.turns import lock_folder
-from tollgate.server import control
+from tollgate.repository.folder_lock import lock_folder
 from tollgate.server.address import Address
-from tollgate.server.loaded import loaded_slots, read_record
-from tollgate.server.loading import Loading, generation_of
-from tollgate.server.lock import FolderLock
-from tollgate.server.probe import ask_once
+from tollgate.server.processes.state_lock import FolderLock
+from tollgate.server.serving.loaded import loaded_slots, read_record
+from tollgate.server.serving.loading import Loading, generation_of
+from tollgate.server.triton import control
+from tollgate.server.triton.probe import ask_once
 from tollgate.supervisor.stubs import find_stubs
 
 _DECIDES_S = 10.0

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import msgspec
 
-from loadtests.open_loop import F64
 from loadtests.paced.callers import call_one_by_one, send_at_times
 from loadtests.paced.calls import Results
+from loadtests.requests.open_loop import F64
 
 
 class Sender(Protocol):

@@ -8,8 +8,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from loadtests.tuner.space import KNOBS, Candidate, Space
 from tollgate.errors import RepositoryError
-from tollgate.repository.product import Product
-from tollgate.repository.rules import REGATHER_US, delay_us
+from tollgate.repository.product_models import Product
+from tollgate.repository.repository_check import REGATHER_US, delay_us
 
 THREADS = "intra_op_thread_count"
 _ONNX_BACKEND = "onnxruntime"

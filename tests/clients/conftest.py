@@ -7,8 +7,8 @@ import pytest
 
 from clients.decision_client import DecisionClient
 from tests.support.clients.purchases import PATIENT, RULE
-from tollgate.server.control import load_model
-from tollgate.server.launcher import TritonServer
+from tollgate.server.triton.control import load_model
+from tollgate.server.triton.launcher import TritonServer
 from tollgate.testing import TestServer
 
 REPOSITORY = Path(__file__).parent / "echo_repository"

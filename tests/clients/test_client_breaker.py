@@ -1,10 +1,10 @@
 """When an address is left alone, and what is remembered, by a clock of the test's."""
 
 from clients.addresses import Ring
+from clients.asker import Memory
 from clients.breaker import Breaker, BreakerRules, State
 from clients.columns import FRAUD_INPUTS
 from clients.decision import Decision
-from clients.memory import Memory
 from clients.purchase import encode
 from clients.retry import RetryBudget, RetryRules
 

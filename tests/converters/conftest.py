@@ -4,11 +4,11 @@ import shutil
 
 import pytest
 
-from converters.card import write_card
+from converters.card.card import write_card
 from tests.support.checkout import CHECKOUT
 from tests.support.converters.model_cards import Page
 from tests.support.converters.training_rows import training_rows
-from tollgate.features.spec import load_spec
+from tollgate.features.spec.feature_spec import load_spec
 
 REPOSITORY = CHECKOUT / "model_repository"
 STEPS = ("fraud_features", "fraud_model", "fraud_decision")

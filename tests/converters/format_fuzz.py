@@ -26,8 +26,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from converters.proof import prove
-from converters.runner import onnx_runner
+from converters.parity.proof import prove
+from converters.parity.runner import onnx_runner
 from converters.sources.formats import format_of
 from converters.sources.opening import open_source
 from converters.sources.worker import open_model

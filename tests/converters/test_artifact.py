@@ -18,9 +18,9 @@ from converters.artifact import (
     write_artifact,
 )
 from converters.model import plain_parameters
-from converters.parity import Disagreement, ParityReport
+from converters.parity.parity import Disagreement, ParityReport
 from tollgate.errors import RepositoryError
-from tollgate.repository import artifact as served
+from tollgate.repository.models import artifact_file as served
 
 MODEL = b"not really a model"
 

@@ -13,12 +13,12 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from threadpoolctl import threadpool_limits
 
 from converters.baseline import KINDS, baseline, cross_validated_auc, train_baseline
-from converters.explain import explain
-from converters.proof import prove
+from converters.explain.explanation import explain
+from converters.parity.proof import prove
 from converters.sources.sklearn import SklearnModel
 from tollgate.errors import InputError
 from tollgate.explanation import Explainer
-from tollgate.features.definition import Feature, FeatureSpec, Field
+from tollgate.features.spec.spec_definition import Feature, FeatureSpec, Field
 
 WORDS = ("own", "rent", "free")
 NAMES = ("income", "home", "debt", "job")

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from converters.sources.child import Child, ChildLost
+from converters.sources.child_process import Child, ChildLost
 
 ECHO = """
 from converters.sources.wire import receive, send, take_streams

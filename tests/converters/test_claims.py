@@ -5,7 +5,8 @@ import polars as pl
 import pytest
 from xgboost import XGBClassifier
 
-from converters import claims, distill
+from converters import claims
+from converters.compression import distill
 
 
 def test_the_command_prints_a_row_for_every_claim(tmp_path, capsys, monkeypatch):

@@ -15,10 +15,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from converters.proof import prove
-from converters.runner import onnx_runner
+from converters.parity.proof import prove
+from converters.parity.runner import onnx_runner
+from converters.parity.target_runtime import NUMPY, cache_folder
 from converters.sources.opening import open_source
-from converters.target_environment import NUMPY, cache_folder
 from tollgate.errors import TollgateError
 from tollgate.server.address import find_server
 

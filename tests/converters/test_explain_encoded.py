@@ -18,7 +18,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, OneHotEncoder
 from threadpoolctl import threadpool_limits
 
-from converters.explain import explain
+from converters.explain.explanation import explain
 from converters.sources.sklearn import SklearnModel
 from tollgate.explanation import Explainer, decode_explanation, encode_explanation
 

@@ -16,7 +16,7 @@ from sklearn.preprocessing import (
 )
 from threadpoolctl import threadpool_limits
 
-from converters.explain import explain
+from converters.explain.explanation import explain
 from converters.sources.sklearn import SklearnModel
 from tollgate.explanation import Explainer
 

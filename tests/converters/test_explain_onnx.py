@@ -3,8 +3,8 @@
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-from converters.explain import explain
-from converters.onnx_from_sklearn import onnx_from_sklearn
+from converters.explain.explanation import explain
+from converters.onnx.from_sklearn import onnx_from_sklearn
 from converters.sources.opening import open_source
 from tollgate.explanation import decode_explanation, encode_explanation
 

@@ -9,19 +9,19 @@ import polars as pl
 import pytest
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from converters.card import CARD_MARKDOWN_FILE
+from converters.card.card import CARD_MARKDOWN_FILE
 from converters.conversion import convert_model
 from converters.folder import write_converted
+from converters.parity.runner import onnx_runner
 from converters.purpose import purpose_of
-from converters.runner import onnx_runner
 from converters.sample import Sample
 from converters.sources.worker import model_of
 from converters.training import train_xgboost
 from tests.support.checkout import CHECKOUT
 from tests.support.converters.training_rows import training_rows
-from tollgate.cli.later_rows import later_rows
+from tollgate.cli.pipeline import later_rows
 from tollgate.features.offline import build
-from tollgate.features.spec import load_spec
+from tollgate.features.spec.feature_spec import load_spec
 from tollgate.history import history_of
 
 REPOSITORY = CHECKOUT / "model_repository"

@@ -7,11 +7,11 @@ import pytest
 import xgboost
 from sklearn.metrics import roc_auc_score
 
-from converters.prune import halved, prune, read_pruning
-from converters.prune_picture import draw_sweep, sweep_table
-from converters.prune_sweep import Point, choose, depth_of
+from converters.compression.compression_cost import Figures, Gate, Judge, Trade
+from converters.compression.prune import halved, prune, read_pruning
+from converters.compression.prune_sweep import Point, choose, depth_of
+from converters.compression.sweep_report import draw_sweep, sweep_table
 from converters.sources.worker import model_of
-from converters.trade import Figures, Gate, Judge, Trade
 from tollgate.errors import InputError, TradeError
 
 GENEROUS = Gate(flips=1.0, auc_loss=1.0, ap_loss=1.0)

@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from converters.proof import prove
-from converters.runner import onnx_runner
+from converters.parity.proof import prove
+from converters.parity.runner import onnx_runner
 from converters.sources.worker import model_of
 from converters.training import train_xgboost
 from tollgate.evaluation import day_of, evaluate, split

@@ -7,8 +7,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from converters.card.segments import MISSING, groups_of
 from converters.sample import MOST_SEGMENTS, Sample, read_sample
-from converters.segments import MISSING, groups_of
 from tollgate.errors import InputError
 
 TABLE = {

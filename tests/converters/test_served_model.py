@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from converters.conversion import convert_model
+from converters.parity.runner import onnx_runner
 from converters.purpose import purpose_of
-from converters.runner import onnx_runner
 from converters.sample import Sample
 from converters.sources.worker import model_of
 from converters.training import train_xgboost
 from tollgate.cli.pipeline import publish_and_release
-from tollgate.repository.rendering import plan_load
-from tollgate.server.control import infer, load_model
-from tollgate.server.launcher import TritonServer
+from tollgate.repository.releases.rendering import plan_load
+from tollgate.server.triton.control import infer, load_model
+from tollgate.server.triton.launcher import TritonServer
 
 
 @pytest.mark.slow

@@ -16,12 +16,12 @@ from converters.purpose import purpose_of
 from tollgate.cli.pipeline import decide_history, wait_for_store
 from tollgate.features.offline import build
 from tollgate.history import history_of
-from tollgate.repository.compose import compose_release
-from tollgate.repository.release import write_release
-from tollgate.repository.served import read_served
+from tollgate.repository.releases.compose import compose_release
+from tollgate.repository.releases.release_file import write_release
+from tollgate.repository.releases.served_versions import read_served
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.server.embedded import serve
 from tollgate.server.publishing import publish
+from tollgate.server.serving.embedded import serve
 from tollgate.simulate import simulate
 
 CODED = ("during_weekend", "during_night")

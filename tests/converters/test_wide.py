@@ -20,8 +20,8 @@ from sklearn.preprocessing import (
 )
 
 from converters.model import TrainedModel
-from converters.proof import prove
-from converters.runner import onnx_runner
+from converters.parity.proof import prove
+from converters.parity.runner import onnx_runner
 from converters.sources.worker import model_of
 
 ROWS = 4_000

@@ -9,8 +9,8 @@ import pytest
 import xgboost
 from xgboost import XGBClassifier
 
-from converters.proof import prove
-from converters.runner import onnx_runner
+from converters.parity.proof import prove
+from converters.parity.runner import onnx_runner
 from converters.sources.opening import open_source
 from tests.support.converters.file_arithmetic import (
     xgboost_document,

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tollgate.repository.targets import target
-from tollgate.server.allocator import LIBRARY
+from tollgate.repository.models.targets import target
+from tollgate.server.processes.allocator import LIBRARY
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -15,7 +15,7 @@ import typer
 
 from tests.support.helm.rendered_chart import ALL, containers
 from tollgate.cli.app import app
-from tollgate.repository.mirror import mirror_folder
+from tollgate.repository.remote.mirror import mirror_folder
 from tollgate.settings import PREFIX, load_settings
 
 LONG_RUNNING = {"serve", "journal run", "stream"}

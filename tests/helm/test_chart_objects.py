@@ -16,11 +16,11 @@ from tests.support.helm.rendered_chart import (
     pods,
     selected,
 )
-from tollgate.journal.spool import MOST_BYTES as JOURNAL_SPOOL_BYTES
-from tollgate.observability.rows_autoscaler import AUTOSCALER
-from tollgate.repair.spool import MOST_BYTES as SPOOL_BYTES
-from tollgate.server.environment import SHM_NEEDED_BYTES
-from tollgate.server.launcher import DRAIN_S
+from tollgate.journal.journal_spool import MOST_BYTES as JOURNAL_SPOOL_BYTES
+from tollgate.observability.metrics_table import AUTOSCALER
+from tollgate.repair.event_spool import MOST_BYTES as SPOOL_BYTES
+from tollgate.server.processes.environment import SHM_NEEDED_BYTES
+from tollgate.server.triton.launcher import DRAIN_S
 
 EVERY = pytest.mark.parametrize("name", chart.names())
 INSTANCE_BYTES = 16 << 20  # of /dev/shm, for a Python step with large batches

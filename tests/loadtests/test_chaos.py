@@ -11,10 +11,10 @@ from msgspec import structs
 
 from loadtests.chaos import INJECTIONS, ChaosBench, Options, run_all
 from loadtests.proxy import Proxy
-from loadtests.surroundings import CHECKOUT
-from tollgate.server.embedded import Embedded, serve
-from tollgate.server.environment import free_port
-from tollgate.server.probe import probe
+from loadtests.results.surroundings import CHECKOUT
+from tollgate.server.processes.environment import free_port
+from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.server.triton.probe import probe
 
 pytestmark = pytest.mark.slow
 

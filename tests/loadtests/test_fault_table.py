@@ -7,7 +7,7 @@ import pytest
 
 from loadtests.faults import WHOLE_IN_A_ROW, StoreFault, outcome_of, to_markdown
 from loadtests.paced.calls import ANSWERED, CALL, NO_ANSWER, Results
-from loadtests.repaired import StoreComparison
+from loadtests.servers.store_comparison import StoreComparison
 from tollgate.schema import Degraded
 
 FAULT = StoreFault("gone", "the store is gone", behind_proxy=False)

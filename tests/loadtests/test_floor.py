@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.answers import Tally
 from loadtests.floor import (
     ALL,
     NOTHING,
@@ -19,11 +18,12 @@ from loadtests.floor import (
     to_markdown,
     write_floor,
 )
-from loadtests.latency import Latency
-from loadtests.measure import Run, Work
-from loadtests.processes import Use
-from loadtests.scenarios import pick
-from loadtests.surroundings import CHECKOUT
+from loadtests.requests.closed_loop import pick
+from loadtests.requests.recorded_answers import Tally
+from loadtests.results.measure import Run, Work
+from loadtests.results.percentiles import Latency
+from loadtests.results.surroundings import CHECKOUT
+from loadtests.servers.process_usage import Use
 
 
 @pytest.mark.slow

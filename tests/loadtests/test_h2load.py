@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from loadtests.h2load import main
-from loadtests.report import Report
+from loadtests.results.run_report import Report
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 from loadtests.layers import MEASURED, Queues, Split, judge, split
 from loadtests.paced.calls import ANSWERED, CALL, NO_ANSWER, Results
-from loadtests.watching import Batches
+from loadtests.servers.step_batches import Batches
 from tollgate.errors import ServerError
 from tollgate.repository.slo import Layers
 

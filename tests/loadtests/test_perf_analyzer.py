@@ -14,8 +14,8 @@ import pytest
 from clients.client import Client
 from loadtests.crowd.target import spec_of
 from loadtests.perf_analyzer import commands, input_data, main
-from tollgate.features.spec import FeatureSpec
-from tollgate.features.wire import all_fields, wire_inputs
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.spec.request_inputs import all_fields, wire_inputs
 from tollgate.testing import TestServer
 
 CHECKOUT = Path(__file__).parents[2]

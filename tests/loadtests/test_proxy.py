@@ -11,11 +11,11 @@ import redis
 
 from loadtests.proxy import Proxy
 from tollgate.errors import StoreLost, StoreTimeout
-from tollgate.features.spec import FeatureSpec
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.events import Purchases
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.redis import RedisStore
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.store_events import Purchases
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ import pytest
 
 from clients.codec import requests_of
 from clients.columns import check_columns
-from loadtests.made_up import synthetic_purchases
-from loadtests.open_loop import evenly
-from loadtests.sending import sender
-from tollgate.features.spec import load_spec
-from tollgate.features.wire import all_fields, wire_inputs
+from loadtests.requests.open_loop import evenly
+from loadtests.requests.senders import sender
+from loadtests.requests.synthetic import synthetic_purchases
+from tollgate.features.spec.feature_spec import load_spec
+from tollgate.features.spec.request_inputs import all_fields, wire_inputs
 from tollgate.testing import TestServer
 
 COMPILED, ASYNCIO = "compiled", "asyncio"

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadtests import unforeseen
-from loadtests.injection import Loop, Report, reports
+from loadtests.servers.injection import Loop, Report, reports
 from loadtests.unforeseen import (
     Figures,
     LoopFigures,

@@ -14,7 +14,7 @@ from clients.client import Client
 from clients.decision_client import DecisionClient
 from clients.fallback import Fallback
 from clients.options import Options, tls_from
-from loadtests.hostile_requests import good_request
+from loadtests.requests.hostile_requests import good_request
 from tests.support.gateway.gateways import PATIENT_S, SERVICE, Place, ask, live, running
 from tollgate.errors import InvalidRequest
 from tollgate.gateway.template import Gateway

@@ -23,7 +23,7 @@ from tests.support.gateway.gateways import (
     live,
     running,
 )
-from tollgate.gateway.metrics import GatewayMetrics
+from tollgate.gateway.gateway_metrics import GatewayMetrics
 from tollgate.gateway.template import Gateway
 from tollgate.testing import TestServer
 

@@ -19,9 +19,9 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from tritonclient.grpc import service_pb2
 
 from loadtests.hostile import outcomes_of, post
-from loadtests.hostile_requests import Hostile, good_request, hostile_requests
+from loadtests.requests.hostile_requests import Hostile, good_request, hostile_requests
 from tests.support.gateway.gateways import PATIENT_S, SERVICE, Place, bearer, running
-from tollgate.gateway.metrics import GatewayMetrics
+from tollgate.gateway.gateway_metrics import GatewayMetrics
 from tollgate.gateway.template import Gateway
 
 pytestmark = pytest.mark.system("nginx", "nghttp", "openssl")

@@ -27,7 +27,7 @@ from clients.decision import Decision
 from clients.decision_client import DecisionClient
 from clients.fallback import Fallback
 from clients.options import Options, Tls, tls_from
-from loadtests.hostile_requests import good_request, hostile_requests
+from loadtests.requests.hostile_requests import good_request, hostile_requests
 from tests.support.gateway.gateways import (
     PATIENT_S,
     SERVICE,
@@ -37,7 +37,7 @@ from tests.support.gateway.gateways import (
     free_port,
 )
 from tollgate.errors import InvalidRequest, Unavailable
-from tollgate.server.embedded import Embedded, serve
+from tollgate.server.serving.embedded import Embedded, serve
 
 pytestmark = [pytest.mark.slow, pytest.mark.system("nginx", "openssl")]
 

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from tollgate.schema import Degraded
-from tollgate.server.environment import free_port
+from tollgate.server.processes.environment import free_port
 
 pytestmark = pytest.mark.slow
 

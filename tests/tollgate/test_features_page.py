@@ -10,8 +10,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tollgate.features.describe import feature_text
-from tollgate.features.document import (
+from tollgate.features.offline import build
+from tollgate.features.spec.description import feature_text
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
+from tollgate.features.spec.spec_document import (
     Aggregate,
     RawEntity,
     RawFeature,
@@ -20,10 +22,8 @@ from tollgate.features.document import (
     RawSpec,
     RawTable,
 )
-from tollgate.features.offline import build
-from tollgate.features.spec import FeatureSpec, load_spec
 from tollgate.history import history_of
-from tollgate.repository.hook_trial import prove_hook
+from tollgate.repository.models.hook_trial import prove_hook
 
 PAGE = (Path(__file__).parents[2] / "docs" / "features.md").read_text()
 

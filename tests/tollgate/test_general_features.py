@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from tests.support.features.random_specs import Event, documents, frame_of, histories
 from tests.support.features.reference_features import Loop
 from tollgate.features.offline import build
-from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import History, history_of
 from tollgate.replay import labels_of, purchases_of
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.redis import RedisStore
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.redis_store import RedisStore
 
 # Every example is the same in every run; each takes some milliseconds.
 BOUNDED = settings(

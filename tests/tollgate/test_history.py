@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 
 from tests.support.features.history_tables import UTC_US, refusal, same, table
-from tollgate.features.entries import MISSING
 from tollgate.features.fields import hash_words
-from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
+from tollgate.features.windows.entity_entries import MISSING
 from tollgate.history import history_of, read_history
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.features.history_tables import UTC_US, refusal, table
 from tollgate.errors import InputError
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import history_of, read_table
 
 

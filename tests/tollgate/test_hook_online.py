@@ -12,16 +12,16 @@ import polars as pl
 import pytest
 
 from tollgate.features.offline import build
-from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import History, history_of
 from tollgate.replay import replay
 from tollgate.schema import MISSING, Degraded
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.breaker import BreakerRules
-from tollgate.store.events import Purchases
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.opening import StoreSettings, open_fallback_chain
-from tollgate.store.redis import RedisStore
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.store.fallback.circuit_breaker import BreakerRules
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.store_events import Purchases
+from tollgate.store.store_opening import StoreSettings, open_fallback_chain
 
 Hooked = Callable[..., Path]
 START_US = 1_700_006_400_000_000

@@ -11,7 +11,7 @@ import pytest
 
 from tollgate.errors import PolicyError
 from tollgate.policy import Policy, RowFacts, decide, load_policy
-from tollgate.policy.document import (
+from tollgate.policy.policy_document import (
     RawFallback,
     RawList,
     RawMeaning,

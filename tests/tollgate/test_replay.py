@@ -11,12 +11,12 @@ import pytest
 import redis
 
 from tollgate.features.offline import build
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import History, history_of, read_history
 from tollgate.replay import replay, spans
 from tollgate.schema import Applied, Degraded
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.redis import RedisStore
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.redis_store import RedisStore
 
 DAY_US = 86_400_000_000
 OpenStore = Callable[..., RedisStore]

@@ -8,7 +8,7 @@ import pytest
 
 from tollgate.errors import InputError
 from tollgate.settings import Settings, load_settings
-from tollgate.store.address import read_address
+from tollgate.store.redis.store_address import read_address
 
 
 def test_flags_beat_environment_beats_file_beats_default(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tollgate.errors import InputError
-from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import find_table, read_table_rows
 
 SPEC = """

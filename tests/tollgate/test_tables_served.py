@@ -14,20 +14,20 @@ import redis
 
 from tollgate.backfill.tables import TableLoadCounts, load_table
 from tollgate.errors import InputError, SpecError
+from tollgate.features.feature_tables import TableRows
 from tollgate.features.offline import build
-from tollgate.features.spec import FeatureSpec, load_spec
-from tollgate.features.tables import TableRows
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import History, history_of, read_table_rows
 from tollgate.replay import replay
 from tollgate.schema import Degraded
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.breaker import BreakerRules
-from tollgate.store.events import Purchases
-from tollgate.store.ladder import FallbackChain
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.opening import StoreSettings, open_fallback_chain
-from tollgate.store.redis import RedisStore
-from tollgate.store.table_list import table_prefix
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.store.fallback.circuit_breaker import BreakerRules
+from tollgate.store.fallback.fallback_chain import FallbackChain
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.store_events import Purchases
+from tollgate.store.store_opening import StoreSettings, open_fallback_chain
+from tollgate.store.table_lookup import table_prefix
 
 DAY_US = 86_400_000_000
 START_US = 1_700_006_400_000_000  # a midnight

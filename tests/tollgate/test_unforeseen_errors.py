@@ -16,22 +16,27 @@ import numpy as np
 import pytest
 
 from tollgate import worker
-from tollgate.audit.worker import JournalWorker
-from tollgate.challenger.worker import TrialWorker
-from tollgate.cli import gateway, monitor_watch, supervising
+from tollgate.audit.worker.audit_worker import JournalWorker
+from tollgate.challenger.challenger_worker import TrialWorker
+from tollgate.cli.decisions import journal_watch
+from tollgate.cli.operations import gateway_commands, supervised_server
 from tollgate.errors import StoreError
-from tollgate.server import metrics_page as metrics_module
-from tollgate.server import redis_children
-from tollgate.server.metrics_page import MetricsPage
-from tollgate.server.redis_children import YieldingChildren
+from tollgate.server.processes import redis_server
+from tollgate.server.processes.redis_server import YieldingChildren
+from tollgate.server.triton import metrics_page as metrics_module
+from tollgate.server.triton.metrics_page import MetricsPage
 from tollgate.steps.loops import LoopMetrics
+from tollgate.steps.reason_codes import export_each_second
 from tollgate.steps.second_lookup import SecondLookup
-from tollgate.steps.teller import export_each_second
-from tollgate.store.breaker import BreakerRules, BreakerState, CircuitBreaker
-from tollgate.store.prober import Prober
+from tollgate.store.fallback.circuit_breaker import (
+    BreakerRules,
+    BreakerState,
+    CircuitBreaker,
+)
+from tollgate.store.fallback.store_probe import Prober
 from tollgate.stream.consumer import StreamConsumer
-from tollgate.supervisor.faults import Fault
-from tollgate.supervisor.metrics import SupervisorMetrics
+from tollgate.supervisor.fault_log import Fault
+from tollgate.supervisor.supervisor_metrics import SupervisorMetrics
 from tollgate.tracing import Tracing, collecting
 from tollgate.tracing.collecting import SpanCollector
 from tollgate.worker import tallies
@@ -185,13 +190,13 @@ def test_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_children_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
     """They get their priority, as soon as that works."""
     loop = Loop("redis-children")
-    monkeypatch.setattr(redis_children, "_LOOK_S", 0.001)
+    monkeypatch.setattr(redis_server, "_LOOK_S", 0.001)
     looking = YieldingChildren(1)
     monkeypatch.setattr(
         looking, "_children", SimpleNamespace(read_text=lambda: loop() or "1")
     )
     monkeypatch.setattr(looking, "_returns", True)
-    monkeypatch.setattr(redis_children, "_allow", lambda *a, **k: None)
+    monkeypatch.setattr(redis_server, "_allow", lambda *a, **k: None)
     loop.fails(3)
     loop.recovers()
     looking.close()
@@ -219,7 +224,7 @@ def test_the_metrics_page_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["feature-metrics", "decision-metrics", "refusals"])
 def test_metrics_of_a_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are exported again, and once more at the end."""
-    monkeypatch.setattr("tollgate.steps.teller.INTERVAL_S", 0.001)
+    monkeypatch.setattr("tollgate.steps.reason_codes.INTERVAL_S", 0.001)
     loop = Loop(name)
     thread = export_each_second(loop, name=name)
     loop.fails(3)
@@ -259,7 +264,7 @@ def test_the_metrics_of_loops_count_themselves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No error is lost on the page, though it was this loop that failed."""
-    monkeypatch.setattr("tollgate.steps.teller.INTERVAL_S", 0.001)
+    monkeypatch.setattr("tollgate.steps.reason_codes.INTERVAL_S", 0.001)
     Page.broken = True
     Page.values = {}
     before = tallies().get("loop-metrics", worker.Tally(0, 0, "")).errors
@@ -280,9 +285,9 @@ def test_the_metrics_of_loops_count_themselves(
 def test_bundles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bundle of a fault fails; the next fault has one, also the last."""
     loop = Loop("bundle")
-    monkeypatch.setattr(supervising, "write_at_fault", loop)
+    monkeypatch.setattr(supervised_server, "write_at_fault", loop)
     fault = Fault("now", "a step", "ended", None, "mended", "fraud-1")
-    with supervising._fault_recorder(
+    with supervised_server._fault_recorder(
         SupervisorMetrics(), state=tmp_path, repository=tmp_path
     ) as record:
         record(fault)
@@ -462,8 +467,8 @@ def test_the_monitor(monkeypatch: pytest.MonkeyPatch) -> None:
     """It checks again."""
     loop = Loop("monitor")
     stopped = ended_after(loop)
-    monkeypatch.setattr(monitor_watch, "stop_on_signal", lambda: stopped)
-    watch: Any = object.__new__(monitor_watch.Watch)
+    monkeypatch.setattr(journal_watch, "stop_on_signal", lambda: stopped)
+    watch: Any = object.__new__(journal_watch.Watch)
     watch._check_readable = lambda: loop() or []
     watch._print_changes = lambda drifted: drifted
     watch.repeat(0.001)
@@ -473,7 +478,7 @@ def test_the_monitor(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     """It continues to watch nginx."""
     loop = Loop("gateway")
-    monkeypatch.setattr(gateway, "_CHECK_S", 0.001)
+    monkeypatch.setattr(gateway_commands, "_CHECK_S", 0.001)
     nginx = SimpleNamespace(alive=lambda: True, reload_if_changed=loop)
-    gateway._watch(nginx, None, ended_after(loop))  # type: ignore[arg-type]
+    gateway_commands._watch(nginx, None, ended_after(loop))  # type: ignore[arg-type]
     assert loop.worked > 1

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from tollgate.features.definition import Field
-from tollgate.features.entries import MISSING
 from tollgate.features.fields import hash_words
+from tollgate.features.spec.spec_definition import Field
+from tollgate.features.windows.entity_entries import MISSING
 from tollgate.schema import ERROR_BYTES
 from tollgate.validation import Checked, check_fields, check_rows
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tollgate.server.environment import free_port
+from tollgate.server.processes.environment import free_port
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -164,7 +164,7 @@ def test_a_wheel_renders_templates(installed: Path, tmp_path: Path) -> None:
     """The templates of a product and of a page are in the wheel."""
     code = (
         "from tollgate.product.policy_text import slo_text; "
-        "from tollgate.monitor.page import render; "
+        "from tollgate.monitor.monitor_page import render; "
         "print(slo_text('shop')); "
         "print(render('tollgate/monitor/templates/monitor.html.j2', "
         "{'title': 'No drift', 'drifting': False, 'looked': '', 'products': []}))"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tollgate.errors import StoreError
-from tollgate.features.spec import FeatureSpec
-from tollgate.store.redis import RedisStore
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.store.redis.redis_store import RedisStore
 
 _TTL_S = 7 * 86_400
 

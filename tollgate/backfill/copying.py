@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from tollgate.backfill.pace import Pace, open_pace
 from tollgate.errors import InputError, StoreError
-from tollgate.features.entries import (
+from tollgate.features.spec.feature_spec import Entity, FeatureSpec
+from tollgate.features.windows.entity_entries import (
     COLUMN_BYTES,
     ENTRY,
     HEADER,
@@ -25,12 +26,10 @@ from tollgate.features.entries import (
     PURCHASE,
     unpack_values,
 )
-from tollgate.features.spec import Entity, FeatureSpec
-from tollgate.store.columns import widened
-from tollgate.store.connection import Command
-from tollgate.store.events import Call, Packer
-from tollgate.store.redis import Mode, RedisStore
-from tollgate.store.writer import EVENTS_PER_CALL
+from tollgate.store.event_writer import EVENTS_PER_CALL
+from tollgate.store.redis.connection import Command
+from tollgate.store.redis.redis_store import Mode, RedisStore
+from tollgate.store.store_events import Call, Packer, widened
 
 I64 = npt.NDArray[np.int64]
 

@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from tollgate.backfill.checkpoint import Checkpoint
 from tollgate.backfill.pace import Pace, open_pace
-from tollgate.features.spec import Entity, FeatureSpec
+from tollgate.features.spec.feature_spec import Entity, FeatureSpec
 from tollgate.history import History
 from tollgate.replay import FRAUD_LABEL, labels_of, purchases_of
-from tollgate.store.events import Purchases
-from tollgate.store.redis import RedisStore
-from tollgate.store.writer import EVENTS_PER_CALL, EventWriter, WriteOutcome
+from tollgate.store.event_writer import EVENTS_PER_CALL, EventWriter, WriteOutcome
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.store_events import Purchases
 
 I64 = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]

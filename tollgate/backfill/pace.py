@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tollgate.features.spec import FeatureSpec
-from tollgate.store.feeds import PURCHASES, feed_key
-from tollgate.store.redis import RedisStore
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.store.feed_watermarks import PURCHASES, feed_key
+from tollgate.store.redis.redis_store import RedisStore
 
 _PAUSE = 2.0  # pause per call duration: two thirds of the time are for decisions
 _MOST_PAUSE_S = 0.010  # a decision waits for 5 ms at most; longer pauses do not help

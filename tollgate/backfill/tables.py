@@ -15,11 +15,11 @@ import numpy.typing as npt
 from tollgate.backfill.checkpoint import Checkpoint
 from tollgate.backfill.pace import open_pace
 from tollgate.errors import StoreError
-from tollgate.features.spec import FeatureSpec, Table
-from tollgate.features.tables import Slots, TableRows, pack_slots, unpack_slots
-from tollgate.store.connection import Command
-from tollgate.store.redis import RedisStore
-from tollgate.store.table_list import MAX_LISTED, pack_ids, table_prefix, unpack_ids
+from tollgate.features.feature_tables import Slots, TableRows, pack_slots, unpack_slots
+from tollgate.features.spec.feature_spec import FeatureSpec, Table
+from tollgate.store.redis.connection import Command
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.table_lookup import MAX_LISTED, pack_ids, table_prefix, unpack_ids
 
 I64 = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from tollgate.challenger import intervals
-from tollgate.challenger.counts import LEVELS, Arm, Pairs
+from tollgate.challenger.decision_counts import LEVELS, Arm, Pairs
 from tollgate.challenger.intervals import Interval
 
 

@@ -6,9 +6,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
-from tollgate.challenger.kept import Trial
-from tollgate.repository.history import Entry, last_change, read_history
-from tollgate.repository.release import Release
+from tollgate.challenger.stored_counts import Trial
+from tollgate.repository.releases.release_file import Release
+from tollgate.repository.releases.release_history import (
+    Entry,
+    last_change,
+    read_history,
+)
 
 
 def current_trials(

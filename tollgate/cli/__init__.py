@@ -75,7 +75,7 @@ def _run() -> None:
 def main() -> None:
     """Run the command line; turn a known error into one line and its exit status."""
     if os.getpid() == 1:
-        from tollgate.cli.first_process import reap_as_first_process
+        from tollgate.cli.operations.first_process import reap_as_first_process
 
         reap_as_first_process()
     try:

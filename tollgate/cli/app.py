@@ -11,40 +11,40 @@ from rich.markup import escape
 from typer.core import TyperCommand
 
 from tollgate import __version__
-from tollgate.cli import (
-    backfill,
-    budget,
-    challenger,
-    challenger_changes,
-    check,
-    convert,
-    data,
-    demo,
-    engine,
-    evaluate,
-    explain,
-    features,
-    gateway,
-    journal,
-    journal_again,
-    journal_reading,
-    journal_retaining,
-    labels,
-    lists,
-    monitor,
-    observing,
-    policy,
-    product,
-    publish,
-    release,
-    release_changes,
-    release_versions,
-    repair,
-    score,
-    serve,
-    stream,
-    tune,
+from tollgate.cli.decisions import explain_command, monitor_command, score_command
+from tollgate.cli.decisions import journal_commands as journal
+from tollgate.cli.decisions import journal_commands as journal_again
+from tollgate.cli.decisions import journal_commands as journal_reading
+from tollgate.cli.decisions import journal_commands as journal_retaining
+from tollgate.cli.decisions import label_commands as labels
+from tollgate.cli.models import (
+    convert_commands,
+    engine_command,
+    evaluate_command,
+    publish_command,
+    simulate_command,
 )
+from tollgate.cli.models import feature_commands as features
+from tollgate.cli.models import policy_commands as policy
+from tollgate.cli.operations import (
+    backfill_commands,
+    budget_command,
+    check_command,
+    observability_commands,
+    repair_command,
+    serve_commands,
+    stream_commands,
+    tune_command,
+)
+from tollgate.cli.operations import challenger_commands as challenger
+from tollgate.cli.operations import challenger_commands as challenger_changes
+from tollgate.cli.operations import gateway_commands as gateway
+from tollgate.cli.operations import list_commands as lists
+from tollgate.cli.operations import release_commands as release
+from tollgate.cli.operations import release_commands as release_changes
+from tollgate.cli.operations import release_commands as release_versions
+from tollgate.cli.products import demo_command
+from tollgate.cli.products import product_commands as product
 from tollgate.errors import ArgumentError, InputError
 
 app = typer.Typer(
@@ -137,7 +137,11 @@ def _command(
 
 
 _command(
-    app, "demo", demo.demo, example="tollgate demo --product credit", panel=_EVERYONE
+    app,
+    "demo",
+    demo_command.demo,
+    example="tollgate demo --product credit",
+    panel=_EVERYONE,
 )
 product_commands = _group(
     "product",
@@ -166,21 +170,21 @@ _command(
 _command(
     app,
     "score",
-    score.score,
+    score_command.score,
     example="tollgate score purchases.csv --product fraud --out decided.parquet",
     panel=_SERVICES,
 )
 _command(
     app,
     "explain",
-    explain.explain,
+    explain_command.explain,
     example="tollgate explain p-2 --customer alice",
     panel=_SERVICES,
 )
 _command(
     app,
     "simulate",
-    data.simulate,
+    simulate_command.simulate,
     example="tollgate simulate history.parquet --days 90 --seed 7",
     panel=_ENGINEERS,
 )
@@ -218,21 +222,21 @@ _command(
 _command(
     app,
     "convert",
-    convert.convert,
+    convert_commands.convert,
     example="tollgate convert model.json --out converted --product fraud",
     panel=_ENGINEERS,
 )
 _command(
     app,
     "adopt",
-    convert.adopt,
+    convert_commands.adopt,
     example="tollgate adopt model.onnx --out adopted --product fraud",
     panel=_ENGINEERS,
 )
 _command(
     app,
     "evaluate",
-    evaluate.evaluate,
+    evaluate_command.evaluate,
     example="tollgate evaluate history.parquet --expect 0.86,0.64,0.27",
     panel=_ENGINEERS,
 )
@@ -263,7 +267,7 @@ _command(
 _command(
     app,
     "publish",
-    publish.publish,
+    publish_command.publish,
     example="tollgate publish converted --product fraud",
     panel=_ENGINEERS,
 )
@@ -375,49 +379,49 @@ _command(
 _command(
     app,
     "up",
-    serve.up,
+    serve_commands.up,
     example="tollgate up --product fraud --product credit",
     panel=_OPERATORS,
 )
 _command(
     app,
     "serve",
-    serve.serve,
+    serve_commands.serve,
     example="tollgate serve --store-url redis://127.0.0.1:6379",
     panel=_OPERATORS,
 )
 _command(
     app,
     "bundle",
-    serve.bundle,
+    serve_commands.bundle,
     example="tollgate bundle bundle.tar.gz",
     panel=_OPERATORS,
 )
 _command(
     app,
     "stream",
-    stream.stream,
+    stream_commands.stream,
     example="tollgate stream --feed-url redis://127.0.0.1:6379",
     panel=_OPERATORS,
 )
 _command(
     app,
     "feed",
-    stream.feed,
+    stream_commands.feed,
     example="tollgate feed history.parquet --product fraud",
     panel=_OPERATORS,
 )
 _command(
     app,
     "materialize",
-    backfill.materialize,
+    backfill_commands.materialize,
     example="tollgate materialize history.parquet --rate 4000",
     panel=_OPERATORS,
 )
 _command(
     app,
     "rebuild",
-    backfill.rebuild,
+    backfill_commands.rebuild,
     example="tollgate rebuild history.parquet",
     panel=_OPERATORS,
 )
@@ -428,7 +432,10 @@ repair_commands = _group(
     example="tollgate repair drain",
 )
 _command(
-    repair_commands, "drain", repair.drain, example="tollgate repair drain --rate 1000"
+    repair_commands,
+    "drain",
+    repair_command.drain,
+    example="tollgate repair drain --rate 1000",
 )
 journal_commands = _group(
     "journal",
@@ -559,52 +566,56 @@ _command(
 _command(
     app,
     "engine",
-    engine.engine,
+    engine_command.engine,
     example="tollgate engine model.onnx --out model.plan --precision fp16",
     panel=_OPERATORS,
 )
 _command(
     app,
     "monitor",
-    monitor.monitor,
+    monitor_command.monitor,
     example="tollgate monitor --product fraud --report monitor.html",
     panel=_OPERATORS,
 )
 _command(
     app,
     "budget",
-    budget.budget,
+    budget_command.budget,
     example="tollgate budget --rate 200 --seconds 20",
     panel=_OPERATORS,
 )
 _command(
     app,
     "tune",
-    tune.tune,
+    tune_command.tune,
     example="tollgate tune --preset low-latency --yes",
     panel=_OPERATORS,
 )
 _command(
     app,
     "check",
-    check.check,
+    check_command.check,
     example="tollgate check --product fraud --severity advice",
     panel=_OPERATORS,
 )
 _command(
-    app, "metrics", observing.metrics, example="tollgate metrics", panel=_OPERATORS
+    app,
+    "metrics",
+    observability_commands.metrics,
+    example="tollgate metrics",
+    panel=_OPERATORS,
 )
 _command(
     app,
     "alerts",
-    observing.alerts,
+    observability_commands.alerts,
     example="tollgate alerts --out alerts --product fraud",
     panel=_OPERATORS,
 )
 _command(
     app,
     "dashboards",
-    observing.dashboards,
+    observability_commands.dashboards,
     example="tollgate dashboards --out dashboards",
     panel=_OPERATORS,
 )

@@ -63,10 +63,10 @@ def require_products(chosen: Settings, products: Iterable[str]) -> None:
     served copy in the state folder, and those of the server that runs there. Where no
     product is known, as in an empty folder, the command itself reports what is missing.
     """
-    from tollgate.audit.links import link_name
-    from tollgate.repository.release import product_names
+    from tollgate.audit.chain.links import link_name
+    from tollgate.repository.releases.release_file import product_names
     from tollgate.server.address import find_server
-    from tollgate.server.loaded import record_path
+    from tollgate.server.serving.loaded import record_path
 
     if chosen.repository_url:
         return

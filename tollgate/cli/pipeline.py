@@ -12,28 +12,109 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.cli.later_rows import later_rows
 from tollgate.cli.replaying import LOAD_DEADLINE_S
 from tollgate.errors import InputError, RepositoryError
 from tollgate.features.offline import build
-from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.history import History
 from tollgate.replay import labels_of, purchases_of, spans
 from tollgate.repository.configs import config_path, read_config, to_text
-from tollgate.repository.product import read_product
-from tollgate.repository.release import Release, read_release
+from tollgate.repository.product_models import read_product
+from tollgate.repository.releases.release_file import Release, read_release
 from tollgate.schema import (
     AMOUNT,
     EVENT_TIME,
     STORE_DEADLINE_PARAMETER,
     TRANSACTION_ID,
 )
-from tollgate.store.cluster import open_store
-from tollgate.store.online import OnlineFeatures
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.cluster_store import open_store
 
 if TYPE_CHECKING:
     from clients.decisions import Decisions
     from converters.converted import Converted
+    from converters.sample import Sample
+
+# Select later purchases of a history as held-out rows, with segments to report by.
+
+_DAY_US = 86_400_000_000
+
+
+def later_rows(
+    history: History,
+    features: npt.NDArray[np.float32],
+    *,
+    spec: FeatureSpec,
+    train: npt.NDArray[np.bool_],
+    judged: npt.NDArray[np.bool_],
+    source: str,
+) -> Sample:
+    """
+    Return purchases that a model was not trained on, as rows to judge it on.
+
+    Segments: the amount; for each entity whether the history has an earlier purchase of
+    it; and, where a feature counts its known frauds, whether there are any.
+
+    Args:
+        history: All purchases, in order of time.
+        features: Features of each purchase; float32 [N, F].
+        spec: Definitions of the features.
+        train: True for purchases that were trained on; bool [N].
+        judged: True for purchases to judge on, all later; bool [N]. Those without
+            a known label are left out.
+        source: Description of the origin of the purchases.
+    """
+    from converters.sample import Sample
+
+    judged = judged & (history.label >= 0)
+    time_us = history.event_time_us
+    trained_until, since = int(time_us[train].max()), int(time_us[judged].min())
+    days = [_day(since), _day(int(time_us[judged].max()))]
+    gap = since // _DAY_US - trained_until // _DAY_US - 1
+    segments = {}
+    if spec.amount:
+        amount = history.cents[judged] / 100
+        segments["amount"] = tuple(f"{one:.2f}" for one in amount)
+    for number, entity in enumerate(spec.entities):
+        known = _seen_before(history.entity_id[entity.key])[judged]
+        words = ("first purchase", "earlier purchases")
+        segments[entity.name] = tuple(words[one] for one in known.astype(int))
+        of_frauds = [
+            one.name
+            for one in spec.features
+            if one.entity == number and one.aggregate in ("share", "flagged")
+        ]
+        if of_frauds:
+            place = spec.feature_names.index(of_frauds[-1])
+            words = ("none", "some")
+            risky = features[judged, place] > 0
+            title = f"known frauds of the {entity.name} ({of_frauds[-1]})"
+            segments[title] = tuple(words[one] for one in risky.astype(int))
+    return Sample(
+        rows=features[judged],
+        names=spec.feature_names,
+        label=tuple(history.label[judged].tolist()),
+        segments=segments,
+        origin="held out",
+        described=(
+            f"{source} of {days[0]} to {days[1]}, {gap} whole days after the last one "
+            "that it was trained on"
+        ),
+    )
+
+
+def _seen_before(ids: object) -> npt.NDArray[np.bool_]:
+    """Mark each row whose id an earlier row has too; bool [N]."""
+    found = np.asarray(ids)
+    _, first = np.unique(found, return_index=True)
+    seen = np.ones(len(found), np.bool_)
+    seen[first] = False
+    return seen
+
+
+def _day(time_us: int) -> str:
+    return str(np.datetime64(time_us, "us").astype("M8[D]"))
+
 
 I64 = npt.NDArray[np.int64]
 
@@ -80,7 +161,7 @@ def train_and_release(
     from converters.sample import Sample
     from converters.sources.libraries import require_library
     from converters.sources.worker import model_of
-    from tollgate.repository.served import read_served, require_spec
+    from tollgate.repository.releases.served_versions import read_served, require_spec
 
     require_library("xgboost")
     from converters.training import train_xgboost
@@ -112,9 +193,9 @@ def publish_and_release(
 ) -> Release:
     """Publish a converted model, then release it: two steps, as two people would."""
     from converters.folder import write_converted
-    from tollgate.repository.activation import activate
-    from tollgate.repository.compose import compose_release
-    from tollgate.repository.served import read_served
+    from tollgate.repository.releases.activation import activate
+    from tollgate.repository.releases.compose import compose_release
+    from tollgate.repository.releases.served_versions import read_served
     from tollgate.repository.snapshot import RepositorySnapshot
     from tollgate.server.publishing import publish
 

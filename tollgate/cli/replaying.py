@@ -15,13 +15,13 @@ import numpy.typing as npt
 from tollgate.backfill.tables import load_table
 from tollgate.cli import console
 from tollgate.errors import ServerError
+from tollgate.features.feature_tables import TableRows
 from tollgate.features.offline import build
-from tollgate.features.spec import FeatureSpec, Table
-from tollgate.features.tables import TableRows
+from tollgate.features.spec.feature_spec import FeatureSpec, Table
 from tollgate.history import History
 from tollgate.replay import replay
-from tollgate.store.cluster import open_store
-from tollgate.store.online import OnlineFeatures
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.cluster_store import open_store
 
 I64 = npt.NDArray[np.int64]
 
@@ -99,7 +99,7 @@ def compare_with_offline(
     read = differing = 0
     with ExitStack() as stack:
         if store_url is None:
-            from tollgate.server.redis import EmbeddedRedis
+            from tollgate.server.processes.redis_server import EmbeddedRedis
 
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             store_url = stack.enter_context(EmbeddedRedis(Path(folder))).url

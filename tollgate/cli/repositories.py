@@ -15,9 +15,9 @@ from tollgate.suggestions import suggest
 log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from tollgate.repository.release import Release
-    from tollgate.repository.source import Source
-    from tollgate.repository.working_copy import WorkingCopy
+    from tollgate.repository.releases.release_file import Release
+    from tollgate.repository.remote.repository_source import Source
+    from tollgate.repository.remote.working_copy import WorkingCopy
 
 
 def open_for_reading(chosen: Settings) -> AbstractContextManager[Path]:
@@ -58,7 +58,7 @@ def require_no_mirror(chosen: Settings) -> None:
     Raises:
         InputError: The repository is a server's copy of an object store.
     """
-    from tollgate.repository.mirror import is_mirror
+    from tollgate.repository.remote.mirror import is_mirror
 
     if not chosen.repository_url and is_mirror(chosen.repository_path):
         problem = (
@@ -110,9 +110,9 @@ def open_with_safe_refresh(chosen: Settings) -> tuple[Path | None, Callable[[], 
 
 def open_source(chosen: Settings, *, product: str) -> Source:
     """Open the source that a server follows for one of its products."""
-    from tollgate.repository.mirror import Mirror, mirror_folder
-    from tollgate.repository.objects import Objects
-    from tollgate.repository.source import Folder
+    from tollgate.repository.remote.mirror import Mirror, mirror_folder
+    from tollgate.repository.remote.objects import Objects
+    from tollgate.repository.remote.repository_source import Folder
 
     url = chosen.repository_url
     if not url:
@@ -129,9 +129,9 @@ def desired_release(chosen: Settings) -> Release:
         RepositoryError: It cannot be read.
         ObjectStoreError: Its store does not respond.
     """
-    from tollgate.repository.mirror import read_wanted
-    from tollgate.repository.objects import Objects
-    from tollgate.repository.release import read_release
+    from tollgate.repository.releases.release_file import read_release
+    from tollgate.repository.remote.mirror import read_wanted
+    from tollgate.repository.remote.objects import Objects
 
     if chosen.repository_url:
         _require_stored(chosen)
@@ -141,7 +141,7 @@ def desired_release(chosen: Settings) -> Release:
 
 def served_folder(chosen: Settings) -> Path:
     """Return the folder that a server of the state folder reads."""
-    from tollgate.repository.mirror import mirror_folder
+    from tollgate.repository.remote.mirror import mirror_folder
 
     if chosen.repository_url:
         return mirror_folder(chosen.state_path, chosen.repository_url)
@@ -149,9 +149,9 @@ def served_folder(chosen: Settings) -> Path:
 
 
 def _working_copy(chosen: Settings) -> WorkingCopy | None:
-    from tollgate.repository.mirror import mirror_folder
-    from tollgate.repository.objects import Objects
-    from tollgate.repository.working_copy import WORKING_FOLDER, WorkingCopy
+    from tollgate.repository.remote.mirror import mirror_folder
+    from tollgate.repository.remote.objects import Objects
+    from tollgate.repository.remote.working_copy import WORKING_FOLDER, WorkingCopy
 
     url = chosen.repository_url
     if not url:
@@ -169,8 +169,8 @@ def _require_stored(chosen: Settings) -> None:
         ObjectStoreError: It does not respond.
     """
     from tollgate.repository.configs import CONFIG_FILE
-    from tollgate.repository.objects import Objects
-    from tollgate.repository.release import RELEASE_FILE
+    from tollgate.repository.releases.release_file import RELEASE_FILE
+    from tollgate.repository.remote.objects import Objects
 
     objects, name = Objects(chosen.repository_url), chosen.product
     if objects.stamp(f"{name}/{CONFIG_FILE}") is not None:

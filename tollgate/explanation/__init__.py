@@ -5,9 +5,9 @@ Explain how much each feature moved a model's answer: read and use explain.npz.
     moved = Explainer(explanation).of_class(rows, 1)    # float64 [N, F]
 """
 
-from tollgate.explanation.document import Explanation, Linear, Link, Trees
 from tollgate.explanation.explainer import Explainer, encoded
-from tollgate.explanation.file import (
+from tollgate.explanation.explanation_document import Explanation, Linear, Link, Trees
+from tollgate.explanation.explanation_file import (
     EXPLAIN_FILE,
     decode_explanation,
     encode_explanation,

@@ -3,26 +3,167 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.features.definition import Feature, FeatureSpec, Field, Hook, Window
-from tollgate.features.demands import demands_of
-from tollgate.features.derived import LARGEST, derive
-from tollgate.features.entries import MISSING
+from tollgate.features.feature_tables import TableColumns
 from tollgate.features.fields import Fields, codes, field_values, stacked
-from tollgate.features.hook_columns import hook_columns
-from tollgate.features.hook_run import Outputs, Run, run_hook
-from tollgate.features.tables import TableColumns
-from tollgate.features.windows import Sums, over_windows
-from tollgate.schema import AMOUNT, floats_at, plain_numbers
+from tollgate.features.hook.hook_run import HookColumns, Outputs, Run, run_hook, sealed
+from tollgate.features.spec.spec_definition import (
+    Feature,
+    FeatureSpec,
+    Field,
+    Hook,
+    Window,
+)
+from tollgate.features.windows.entity_entries import MISSING
+from tollgate.features.windows.window_sums import Sums, over_windows
+from tollgate.features.windows.window_values import demands_of
+from tollgate.schema import AMOUNT, EVENT_TIME, floats_at, plain_numbers
+
+# Compute features from two other features: ratio, difference, rate of change.
 
 F64 = npt.NDArray[np.float64]
-I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def derive(
+    feature: Feature, column: int, features: F64, *, unknown: Mapping[int, Bool]
+) -> Bool:
+    """
+    Fill the column of a derived feature; with a the first input, b the second:
+
+    * difference: a - b
+    * ratio: a / b
+    * rate of change: (a / b) · (long window / short window)
+
+    Args:
+        feature: The feature.
+        column: Its index.
+        features: The vectors, filled up to here; float64 [N, F].
+        unknown: Per column, the rows in which a default stands for its value.
+
+    Returns:
+        Rows without a value: an input has none, or b is 0; bool [N].
+    """
+    first, second = feature.inputs or (0, 0)
+    a, b = features[:, first], features[:, second]
+    lost = np.zeros(len(features), np.bool_)
+    for at in (first, second):
+        if at in unknown:
+            lost |= unknown[at]
+    if feature.derived == "difference":
+        made = a - b
+    else:
+        lost |= b == 0.0
+        # Over a chain of ratios a double can overflow; it is clipped with the rest
+        # below.
+        with np.errstate(over="ignore"):
+            made = a / np.where(b == 0.0, 1.0, b) * (feature.scale or 1.0)
+    # A value beyond the served float32 is clipped to the largest float32.
+    features[:, column] = np.clip(made, -LARGEST, LARGEST)
+    return lost
+
+
+# Compute the vector in float64, for models that need more precision than float32.
+
+F32 = npt.NDArray[np.float32]
+I64 = npt.NDArray[np.int64]
+
+
+def exact_features(
+    spec: FeatureSpec, features: F32, *, cents: I64, fields: Mapping[str, I64]
+) -> F64:
+    """
+    Return vectors with each number of the request as it was sent.
+
+    The feature step, offline training and the replay of a record compute it from the
+    same three inputs, which a record has: so all get the same bits.
+
+    Args:
+        spec: The features.
+        features: As rules and records have them; float32 [N, F].
+        cents: Amounts; int64 [N].
+        fields: Declared fields that were sent; int64 [N] each.
+
+    Returns:
+        float64 [N, F]: the amount and declared numbers exactly; computed values and
+        defaults as in `features`.
+    """
+    found = features.astype(np.float64)
+    for column, feature in enumerate(spec.features):
+        name = feature.field
+        if name == AMOUNT:
+            values = cents / 100.0
+        elif name is not None and name in fields:
+            whole = fields[name]
+            values = plain_numbers(whole, spec.field(name).decimals)
+            values = np.where(whole == MISSING, found[:, column], values)
+        else:
+            continue
+        if feature.range is not None:
+            values = np.clip(values, *feature.range)
+        found[:, column] = values
+    return found
+
+
+# Collect the columns that a hook reads: request columns and earlier features.
+
+
+def hook_columns(
+    spec: FeatureSpec,
+    hook: Hook,
+    *,
+    cents: I64,
+    time_us: I64,
+    fields: Fields,
+    features: F64,
+    unknown: Mapping[int, Bool],
+) -> HookColumns:
+    """
+    Collect the columns that a hook reads of N purchases, and nothing else.
+
+    Args:
+        spec: The spec that contains the hook.
+        hook: The hook.
+        cents: Amounts; int64 [N].
+        time_us: Event times; int64 [N].
+        fields: Declared fields that were sent; int64 [N] each.
+        features: The vectors, filled up to the hook's first; float64 [N, F].
+        unknown: Per column, the rows in which a default stands for its value.
+    """
+    rows = len(cents)
+    request: dict[str, npt.NDArray[Any]] = {}
+    for name in hook.request:
+        if name == AMOUNT:
+            column: npt.NDArray[Any] = cents / 100.0
+        elif name == EVENT_TIME:
+            column = time_us
+        else:
+            column = _field(spec, name, field_values(fields, name, rows))
+        request[name] = sealed(column)
+    before = {}
+    for at in hook.features:
+        column = features[:, at]
+        if at in unknown:
+            column = np.where(unknown[at], np.nan, column)
+        before[spec.features[at].name] = sealed(column)
+    return HookColumns(rows=rows, request=request, features=before)
+
+
+def _field(spec: FeatureSpec, name: str, values: I64) -> npt.NDArray[Any]:
+    """Convert a declared field to numbers, NaN where there is none, or to codes."""
+    field = spec.field(name)
+    if field.type == "category":
+        return codes(values, field)
+    return plain_numbers(values, field.decimals)
+
 
 NO_FIELDS: Fields = MappingProxyType({})
 NO_TABLES: TableColumns = MappingProxyType({})

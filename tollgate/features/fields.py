@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.features.definition import FeatureSpec, Field
-from tollgate.features.entries import MISSING
+from tollgate.features.spec.spec_definition import FeatureSpec, Field
+from tollgate.features.windows.entity_entries import MISSING
 from tollgate.schema import MAX_BATCH_ROWS, float_places
 from tollgate.schema import hash_words as hash_words
 

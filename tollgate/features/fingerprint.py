@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.features.entries import MISSING
 from tollgate.features.fields import Fields
+from tollgate.features.windows.entity_entries import MISSING
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]

@@ -10,16 +10,20 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import HookError, InputError
-from tollgate.features import assemble, ids
-from tollgate.features.cap import require_within_cap
-from tollgate.features.definition import Hook
-from tollgate.features.demands import Demand, entity_demands
-from tollgate.features.entries import Entries
-from tollgate.features.others import compute_demands
-from tollgate.features.places import Rows, find_places
-from tollgate.features.spec import Entity, FeatureSpec
-from tollgate.features.tables import TableColumns, TableRows, columns_of, join
-from tollgate.features.windows import Sums, window_sums
+from tollgate.features import assemble
+from tollgate.features.feature_tables import TableColumns, TableRows, columns_of, join
+from tollgate.features.spec.feature_spec import Entity, FeatureSpec
+from tollgate.features.spec.spec_definition import Hook
+from tollgate.features.windows import entity_ids as ids
+from tollgate.features.windows.capacity import require_within_cap
+from tollgate.features.windows.entity_entries import Entries
+from tollgate.features.windows.positions import Rows, find_places
+from tollgate.features.windows.window_sums import Sums, window_sums
+from tollgate.features.windows.window_values import (
+    Demand,
+    compute_demands,
+    entity_demands,
+)
 
 if TYPE_CHECKING:
     from tollgate.history import History

@@ -21,8 +21,8 @@ from tollgate.gateway.template import (
     Gateway,
     render,
 )
-from tollgate.server.child import Child
-from tollgate.server.lock import FolderLock
+from tollgate.server.processes.child import Child
+from tollgate.server.processes.state_lock import FolderLock
 
 LOG_FILE = "nginx.log"
 REQUESTS_FILE = "requests.log"

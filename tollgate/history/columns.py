@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import InputError
-from tollgate.features.definition import Field
-from tollgate.features.document import LABEL, LABEL_TIME
 from tollgate.features.fields import field_rule, hash_words, scaled
-from tollgate.features.wellformed import MAX_TEXT_BYTES
+from tollgate.features.spec.spec_definition import Field
+from tollgate.features.spec.spec_document import LABEL, LABEL_TIME
+from tollgate.features.spec.spec_validation import MAX_TEXT_BYTES
 from tollgate.schema import (
     CENTS_TOLERANCE,
     MAX_CENTS,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import InputError
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import columns
 from tollgate.history.table import read_table, rename_aliases
 from tollgate.schema import AMOUNT, EVENT_TIME, MIN_EVENT_TIME_US, TRANSACTION_ID

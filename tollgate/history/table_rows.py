@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tollgate.errors import InputError
-from tollgate.features.document import VALID_FROM
-from tollgate.features.spec import FeatureSpec, Table
-from tollgate.features.tables import ALWAYS_US, TableRows
+from tollgate.features.feature_tables import ALWAYS_US, TableRows
+from tollgate.features.spec.feature_spec import FeatureSpec, Table
+from tollgate.features.spec.spec_document import VALID_FROM
 from tollgate.history import columns
 from tollgate.history.table import read_table, rename_aliases
 

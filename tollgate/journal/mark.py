@@ -18,8 +18,8 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from tollgate.journal.entries import End
-from tollgate.repair.segments import locked, sync_folder
+from tollgate.journal.stream_entries import End
+from tollgate.repair.spool_segments import locked, sync_folder
 
 SUFFIX = ".mark"
 _LAYOUT = struct.Struct("<8sQB")  # writer, last number + 1, closed in order

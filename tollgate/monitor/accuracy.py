@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tollgate.audit.labels import REVISION
-from tollgate.audit.rows import EVENT
-from tollgate.audit.subjects import TRANSACTION
+from tollgate.audit.releases.record_rows import EVENT
+from tollgate.audit.worker.label_journal import REVISION
+from tollgate.audit.worker.pseudonyms import TRANSACTION
 from tollgate.challenger.intervals import Interval, share
-from tollgate.features.document import LABEL, LABEL_TIME
+from tollgate.features.spec.spec_document import LABEL, LABEL_TIME
 from tollgate.monitor.tallies import DECISIONS
 
 I64 = npt.NDArray[np.int64]

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.monitor.training import Marks
+from tollgate.monitor.training_baseline import Marks
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]

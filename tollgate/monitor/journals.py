@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tollgate.audit.links import link_paths, no_journal
-from tollgate.monitor.looking import MonitorOptions, ProductMonitor
+from tollgate.audit.chain.links import link_paths, no_journal
+from tollgate.monitor.journal_monitor import MonitorOptions, ProductMonitor
 
 
 class Journals:

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.monitor.training import Reference, ReferenceColumn
+from tollgate.monitor.training_baseline import Reference, ReferenceColumn
 from tollgate.schema import Decision, Degraded
 
 # Number of customer clusters. Rows of one customer are alike: the variance of a share

@@ -4,13 +4,247 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
-from tollgate.observability import slo_rules
-from tollgate.observability.common_rules import ALERTS
-from tollgate.observability.rule import Alert, Record
-from tollgate.observability.selecting import DEFAULT, matchers, restrict
-from tollgate.repository.product import read_product
-from tollgate.repository.slo import SLO_FILE, read_slo
+import msgspec
+
+from tollgate.observability.metric_selection import DEFAULT, matchers, restrict
+from tollgate.repository.product_models import read_product
+from tollgate.repository.slo import SLO_FILE, Slo, read_slo
+from tollgate.steps.decision_metrics import STEP_BUCKETS_S
+from tollgate.worker import STUCK_FAILURES
+
+# Describe Prometheus rules, with the fields that we use.
+
+Severity = Literal["page", "ticket"]
+
+
+class Record(msgspec.Struct, frozen=True):
+    """A series that Prometheus computes and stores."""
+
+    name: str
+    expr: str
+    labels: Mapping[str, str]
+
+
+class Alert(msgspec.Struct, frozen=True):
+    """
+    An alert for a person.
+
+    Attributes:
+        name: Its name; its runbook is docs/runbooks/NAME.md.
+        expr: PromQL condition of the alert.
+        summary: One sentence.
+        severity: page: now; ticket: within the day.
+        product: Product that it is about; empty if the series have the label.
+        wait: Time that the condition must hold.
+    """
+
+    name: str
+    expr: str
+    summary: str
+    severity: Severity
+    product: str = ""
+    wait: str = "5m"
+
+
+# Define alerts common to all products: features, model, recovery, journal.
+
+SCORE_SIGMAS = 2.0
+SCORE_ROWS = 200  # in the hour; with fewer, a distribution means nothing
+HITS_PERCENT = 80.0
+STALE_S = 900
+STREAM_LAG_S = 60
+UNSEALED_S = 600
+FAULTS = 3  # within 15 minutes
+CAPACITY_PERCENT = 80.0
+REJECTED_PERCENT = 1.0
+LOOP_ERRORS = 10  # in an hour
+
+_DECIDED = 'sum by (product) (rate(tollgate_rows_total{kind="decided"}[15m])) > 0'
+_OF_RELEASE = "sum by (product, release) (increase("
+
+
+def _score_moved() -> str:
+    mean = (
+        f"{_OF_RELEASE}tollgate_score_log_odds_sum[1h])) / "
+        f"({_OF_RELEASE}tollgate_score_count[1h])) > {SCORE_ROWS})"
+    )
+    trained = "max by (product, release) (tollgate_score_trained_log_odds)"
+    sigma = "max by (product, release) (tollgate_score_trained_deviation)"
+    return f"abs({mean} - {trained}) > {SCORE_SIGMAS:g} * {sigma}"
+
+
+def _rejected() -> str:
+    # Only payments of callers with a valid key. Requests refused as harmful do not
+    # count.
+    asked = 'tollgate_gateway_requests_total{asked="decision",outcome'
+    refused = f'{asked}=~"denied|malformed|suspended|size|rate|overloaded|no_server"}}'
+    every = f'{asked}!="unauthenticated"}}'
+    return f"sum(rate({refused}[5m])) / (sum(rate({every}[5m])) > 0)"
+
+
+def _share(family: str, label: str, value: str, *, window: str) -> str:
+    return (
+        f'sum by (product) (rate({family}{{{label}="{value}"}}[{window}])) / '
+        f"(sum by (product) (rate({family}[{window}])) > 0)"
+    )
+
+
+ALERTS = (
+    Alert(
+        "TollgateNotReady",
+        "max by (product, instance) (tollgate_ready) == 0",
+        "A server does not decide",
+        severity="page",
+        wait="1m",
+    ),
+    Alert(
+        "TollgateScoreMoved",
+        _score_moved(),
+        f"The scores of an hour lie over {SCORE_SIGMAS:g} standard deviations from "
+        "those of training",
+        severity="page",
+        wait="15m",
+    ),
+    Alert(
+        "TollgateFeatureHitsLow",
+        _share("tollgate_decisions_total", "source", "store", window="10m")
+        + f" < {HITS_PERCENT / 100:g}",
+        f"Less than {HITS_PERCENT:g} % of the rows are decided on fresh features",
+        severity="page",
+        wait="5m",
+    ),
+    Alert(
+        "TollgateTableHitsLow",
+        _share("tollgate_table_values_total", "found", "memory", window="30m")
+        + f" < {HITS_PERCENT / 100:g}",
+        f"Less than {HITS_PERCENT:g} % of the values of tables are found in memory",
+        severity="ticket",
+        wait="30m",
+    ),
+    Alert(
+        "TollgateWindowOverflow",
+        "sum by (product) (increase(tollgate_degraded_rows_total"
+        '{bit="WINDOW_OVERFLOW"}[15m])) > 0',
+        "Rows are decided on windows that lack events: an id has more than are stored",
+        severity="ticket",
+        wait="5m",
+    ),
+    Alert(
+        "TollgateFeedStale",
+        "time() - max by (product, feed) (tollgate_feed_watermark_seconds) > "
+        f"{STALE_S} and on (product) {_DECIDED}",
+        f"A feed is over {STALE_S // 60} minutes behind while rows are decided",
+        severity="page",
+        wait="5m",
+    ),
+    Alert(
+        "TollgateHealing",
+        f"sum by (product, part) (increase(tollgate_faults_total[15m])) > {FAULTS}",
+        f"A part was repaired more than {FAULTS} times in 15 minutes",
+        severity="ticket",
+        wait="0m",
+    ),
+    Alert(
+        "TollgateNotMended",
+        # A series that begins at 1 has no increase.
+        'sum by (product, part) ((tollgate_faults_total{mended="false"} unless '
+        'tollgate_faults_total{mended="false"} offset 15m) > 0 or '
+        'increase(tollgate_faults_total{mended="false"}[15m]) > 0)',
+        "The supervisor could not repair a fault",
+        severity="page",
+        wait="0m",
+    ),
+    Alert(
+        "TollgateLoopStuck",
+        "max by (product, model, instance, loop) (tollgate_background_failures) >= "
+        f"{STUCK_FAILURES}",
+        "A background loop makes no progress",
+        severity="page",
+        wait="2m",
+    ),
+    Alert(
+        "TollgateLoopErrors",
+        "sum by (product, model, instance, loop) "
+        f"(increase(tollgate_background_errors_total[1h])) > {LOOP_ERRORS}",
+        f"A background loop met over {LOOP_ERRORS} unexpected errors in an hour",
+        severity="ticket",
+        wait="0m",
+    ),
+    Alert(
+        "TollgateStoreBreakerOpen",
+        "sum by (product) (rate(tollgate_store_calls_total"
+        '{outcome="not_made"}[2m])) > 0',
+        "The circuit breaker is open: rows are decided on last known values or "
+        "defaults",
+        severity="page",
+        wait="1m",
+    ),
+    Alert(
+        "TollgateNearCapacity",
+        'sum(rate(tollgate_rows_total{kind!="dry"}[5m])) / '
+        "(sum(tollgate_capacity_decisions_per_second) > 0) > "
+        f"{CAPACITY_PERCENT / 100:g}",
+        f"Over {CAPACITY_PERCENT:g} % of the measured capacity is in use",
+        severity="ticket",
+        wait="10m",
+    ),
+    Alert(
+        "TollgateRejectionsHigh",
+        f"{_rejected()} > {REJECTED_PERCENT / 100:g}",
+        f"The gateway refuses over {REJECTED_PERCENT:g} % of its callers' decisions",
+        severity="page",
+        wait="5m",
+    ),
+    Alert(
+        "TollgateJournalDropped",
+        "sum by (product) (increase(tollgate_journal_records_total"
+        '{fate="dropped"}[15m])) > 0',
+        "Decisions were made that leave no record",
+        severity="page",
+        wait="0m",
+    ),
+    Alert(
+        "TollgateJournalSpooling",
+        "sum by (product) (rate(tollgate_journal_records_total"
+        '{fate="spooled"}[5m])) > 0',
+        "Records go to disk because the stream does not take them",
+        severity="ticket",
+        wait="10m",
+    ),
+    Alert(
+        "TollgateJournalUnreadable",
+        "sum by (product) (increase(tollgate_journal_unreadable_chunks_total[1h])) > 0 "
+        "or sum by (product) (increase(tollgate_journal_dead_letters_total[1h])) > 0",
+        "The journal holds records that this version cannot read",
+        severity="ticket",
+        wait="0m",
+    ),
+    Alert(
+        "TollgateJournalNotSealed",
+        "time() - max by (product) (tollgate_journal_last_sealed_timestamp_seconds) > "
+        f"{UNSEALED_S} and on (product) {_DECIDED}",
+        f"No decision was sealed for {UNSEALED_S // 60} minutes, though some were made",
+        severity="ticket",
+        wait="5m",
+    ),
+    Alert(
+        "TollgateJournalLost",
+        "max by (product) (delta(tollgate_journal_lost_records[1h])) > 0",
+        "Decisions are missing in the journal",
+        severity="page",
+        wait="15m",
+    ),
+    Alert(
+        "TollgateStreamLag",
+        f"max by (product, feed) (tollgate_stream_lag_seconds) > {STREAM_LAG_S}",
+        f"The stream's consumer is over {STREAM_LAG_S} s behind",
+        severity="page",
+        wait="5m",
+    ),
+)
+
 
 RUNBOOKS = "docs/runbooks"
 _HEAD = "# Written by `tollgate alerts`; change {source} and write it again.\n"
@@ -18,7 +252,7 @@ _DEFAULT_HEAD = (
     "# Written by `tollgate alerts` from defaults: {product} has no slo.yaml. "
     "Add {source} to set others.\n"
 )
-_COMMON_SOURCE = "tollgate/observability/common_rules.py"
+_COMMON_SOURCE = "tollgate/observability/alerts.py"
 
 
 def rule_files(
@@ -54,8 +288,8 @@ def rule_files(
         steps = tuple(read_product(repository, product).steps)
         text = writing.text(
             f"tollgate-{product}",
-            slo_rules.records(product, slo),
-            slo_rules.alerts(product, slo, steps=steps),
+            records(product, slo),
+            alerts(product, slo, steps=steps),
         )
         source = f"{product}/{SLO_FILE}"
         template = _HEAD if (repository / source).exists() else _DEFAULT_HEAD
@@ -68,7 +302,7 @@ def all_alerts(repository: Path, *, product: str) -> list[Alert]:
     """List the alerts of a product, including those of all products."""
     slo = read_slo(repository, product=product)
     steps = tuple(read_product(repository, product).steps)
-    return [*slo_rules.alerts(product, slo, steps=steps), *ALERTS]
+    return [*alerts(product, slo, steps=steps), *ALERTS]
 
 
 class _RuleWriter:
@@ -112,3 +346,149 @@ def _quoted(text: str) -> str:
     """Quote a text for YAML, so that it is read literally."""
     doubled = text.replace("'", "''")
     return f"'{doubled}'"
+
+
+# Write burn-rate rules from a product's slo.yaml.
+#
+# Windows and factors are those of the Site Reliability Workbook, chapter 5, for a
+# budget of 30 days: 14.4 times the budget's rate for an hour takes 2 % of it, 6 times
+# for six hours 5 %, 3 times for a day 10 %, 1 time for three days 10 %. The short
+# window of each pair ends the alert soon after the fault ends.
+
+Pairs = tuple[tuple[float, str, str], ...]
+
+WINDOWS = ("5m", "30m", "1h", "2h", "6h", "1d", "3d")
+FAST = ((14.4, "1h", "5m"), (6.0, "6h", "30m"))
+SLOW = ((3.0, "1d", "2h"), (1.0, "3d", "6h"))
+
+ERRORS_PERCENT = 0.1  # more failed requests than this raise an alert, for any budget
+P99_TIMES = 2.0  # of the aim (SLO)
+QUEUE_SHARE = 0.5  # of the aim: a longer mean wait in one queue raises an alert
+
+FAILED = "tollgate:failed_requests:ratio_rate"
+LATE = "tollgate:late_decisions:ratio_rate"
+
+
+def bucket_s(objective_ms: float) -> float:
+    """
+    Choose the histogram bucket that counts as in time: the objective, or next below.
+    """
+    fits = [one for one in STEP_BUCKETS_S if one <= objective_ms / 1e3 * (1 + 1e-9)]
+    return max(fits, default=STEP_BUCKETS_S[0])
+
+
+def records(product: str, slo: Slo) -> list[Record]:
+    """Write the recording rules that burn-rate alerts read, for each window."""
+    le = f"{bucket_s(slo.latency_objective_ms):g}"
+    made: list[Record] = []
+    for window in WINDOWS:
+        failed = f'nv_inference_request_failure{{model="{product}",reason!="CANCELED"}}'
+        answered = f'nv_inference_request_success{{model="{product}"}}'
+        made.append(
+            Record(
+                f"{FAILED}{window}",
+                f"sum(rate({failed}[{window}])) / (sum(rate({failed}[{window}])) + "
+                f"sum(rate({answered}[{window}])))",
+                {"product": product},
+            )
+        )
+        of = f'product="{product}",step="whole"'
+        made.append(
+            Record(
+                f"{LATE}{window}",
+                f'1 - sum(rate(tollgate_step_seconds_bucket{{{of},le="{le}"}}'
+                f"[{window}])) / sum(rate(tollgate_step_seconds_count{{{of}}}"
+                f"[{window}]))",
+                {"product": product},
+            )
+        )
+    return made
+
+
+def _speeds(text: str) -> list[tuple[str, Pairs, Severity, str, str]]:
+    """List the burn rates to alert on: name, windows, severity, wait and summary."""
+    return [
+        ("Fast", FAST, "page", "2m", f"{text}: the budget goes within days"),
+        ("Slow", SLOW, "ticket", "15m", f"{text}: the budget will not last"),
+    ]
+
+
+def _burns(product: str, slo: Slo) -> list[Alert]:
+    """Write the burn-rate alerts of a product."""
+    budget = 1 - slo.objective_percent / 100
+    of = f'product="{product}"'
+    return [
+        Alert(
+            f"Tollgate{what}Burn{speed}",
+            " or ".join(
+                f"({series}{long}{{{of}}} > {factor * budget:.6g} and "
+                f"{series}{short}{{{of}}} > {factor * budget:.6g})"
+                for factor, long, short in pairs
+            ),
+            summary,
+            severity=severity,
+            product=product,
+            wait=wait,
+        )
+        for what, series, text in (
+            ("Availability", FAILED, "Requests fail"),
+            ("Latency", LATE, "Decisions are late"),
+        )
+        for speed, pairs, severity, wait, summary in _speeds(text)
+    ]
+
+
+def alerts(product: str, slo: Slo, *, steps: tuple[str, ...]) -> list[Alert]:
+    """
+    Write the alerts of one product's slo.yaml.
+
+    Args:
+        product: The ensemble.
+        slo: Its slo.yaml.
+        steps: Its models.
+    """
+    of = f'product="{product}"'
+    limit_s = P99_TIMES * slo.latency_target_ms / 1e3
+    wait_s = QUEUE_SHARE * slo.latency_target_ms / 1e3
+    models = "|".join(steps)
+    return [
+        *_burns(product, slo),
+        Alert(
+            "TollgateLatencyHigh",
+            "histogram_quantile(0.99, sum by (product, le) (rate("
+            f'tollgate_step_seconds_bucket{{{of},step="whole"}}[5m]))) > {limit_s:g}',
+            f"The 99th percentile is over {P99_TIMES:g} times the aim of "
+            f"{slo.latency_target_ms:g} ms",
+            severity="page",
+            product=product,
+            wait="5m",
+        ),
+        Alert(
+            "TollgateErrorsHigh",
+            f"{FAILED}5m{{{of}}} > {ERRORS_PERCENT / 100:g}",
+            f"More than {ERRORS_PERCENT:g} % of the requests fail",
+            severity="page",
+            product=product,
+            wait="5m",
+        ),
+        Alert(
+            "TollgateQueueLong",
+            "sum by (model) (rate(nv_inference_queue_duration_us"
+            f'{{model=~"{models}"}}[5m])) / 1e6 / (sum by (model) (rate('
+            f'nv_inference_request_success{{model=~"{models}"}}[5m])) > 0) > '
+            f"{wait_s:g}",
+            f"Requests wait over {wait_s * 1e3:g} ms in the queue of a step, on "
+            "average",
+            severity="ticket",
+            product=product,
+            wait="5m",
+        ),
+        Alert(
+            "TollgateDown",
+            f"absent(tollgate_ready{{{of}}})",
+            "No supervisor reports the product: its targets are not scraped, or gone",
+            severity="page",
+            product=product,
+            wait="2m",
+        ),
+    ]

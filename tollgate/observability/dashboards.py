@@ -11,8 +11,8 @@ from tollgate.errors import SetupError, install_remedy
 from tollgate.observability.board_features import FEATURES
 from tollgate.observability.board_model import MODEL
 from tollgate.observability.board_service import SERVICE
+from tollgate.observability.metric_selection import restrict
 from tollgate.observability.panel import Board, Panel, Query
-from tollgate.observability.selecting import restrict
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,9 +7,9 @@ code.
 
 from tollgate.policy.compile import load_policy
 from tollgate.policy.decide import PolicyDecisions, decide
-from tollgate.policy.definition import Policy
-from tollgate.policy.document import POLICY_FILE
 from tollgate.policy.facts import RowFacts
+from tollgate.policy.policy_definition import Policy
+from tollgate.policy.policy_document import POLICY_FILE
 
 __all__ = [
     "POLICY_FILE",

@@ -2,29 +2,350 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
 
-from tollgate.policy.codes import name_codes, name_reasons
-from tollgate.policy.conditions import SCORE, Names
-from tollgate.policy.definition import OTHER, Levels, Policy, Rule, Thresholds
-from tollgate.policy.document import (
+from tollgate.policy.conditions import SCORE, Condition, Names
+from tollgate.policy.decision_tables import ConditionTable, Criterion
+from tollgate.policy.lines import Place
+from tollgate.policy.notice_rules import read_notice, refuse_sensitive
+from tollgate.policy.policy_definition import (
+    ESSENTIAL_MISSING,
+    OTHER,
+    OWN_CODES,
+    SCORE_DECLINE,
+    Levels,
+    Meaning,
+    Policy,
+    PolicyList,
+    Rule,
+    Score,
+    Thresholds,
+)
+from tollgate.policy.policy_document import (
     POLICY_VERSION,
     Document,
+    RawMeaning,
+    RawScore,
     RawThresholds,
     duration_s,
     read_document,
 )
-from tollgate.policy.effective import read_time_us
-from tollgate.policy.lines import Place
-from tollgate.policy.notice import read_notice, refuse_sensitive
-from tollgate.policy.parts import LEVELS, read_lists, read_meanings, read_score
-from tollgate.policy.reach import check_reach
-from tollgate.policy.tables import ConditionTable, Criterion
-from tollgate.schema import FieldForm
+from tollgate.policy.spans import Box, Spans, common, meet, remove_all
+from tollgate.schema import REASON_SEPARATOR, Decision, Degraded, FieldForm
+
+# List the reason codes that a decision may have, in order, with their texts.
+
+# The decision step gives this code with any policy, so a policy need not declare it:
+# features.yaml declares the essential features, and an older policy stays valid when it
+# does.
+_BUILT_IN = {ESSENTIAL_MISSING: "Data this decision needs is missing or too old."}
+_MAX_CODES = 63  # codes are bits of one integer
+
+
+def name_codes(document: Document) -> tuple[str, ...]:
+    """
+    List the codes of a decision: our own, those of degraded bits, those of rules.
+
+    Raises:
+        PolicyError: A code has no text, a text no code, or there are too many.
+    """
+    raw = document.raw
+    places = {
+        one.code: ("degraded", bit, "code")
+        for bit, one in raw.degraded.items()
+        if isinstance(one, RawMeaning)
+    }
+    declared = list(dict.fromkeys([*OWN_CODES, *places]))
+    declared += [one.code for one in raw.rules if one.code not in declared]
+    codes = list(dict.fromkeys(declared))
+    if len(codes) > _MAX_CODES:
+        document.refuse(("rules",), f"{len(codes)} codes, {_MAX_CODES} are allowed")
+    reported = dict.fromkeys([*codes, *raw.contributions.values()])
+    limits = [raw.thresholds, *(one.thresholds for one in raw.segments)]
+    if all(one.decline is None for one in limits):
+        del reported[SCORE_DECLINE]  # stays among the codes, but is never given
+    for code in reported:
+        if code not in raw.reasons | _BUILT_IN:
+            document.refuse(("reasons",), f"no text for {code}")
+        if REASON_SEPARATOR in code:
+            document.refuse(("reasons", code), f"{code} holds a {REASON_SEPARATOR}")
+    for code in raw.reasons:
+        if code not in reported:
+            document.refuse(("reasons", code), f"nothing gives the code {code}")
+    return tuple(codes)
+
+
+def name_reasons(document: Document) -> dict[str, str]:
+    """Map each code to its text."""
+    return _BUILT_IN | document.raw.reasons
+
+
+# Read the start and end times of a rule.
+
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)(T\d\d:\d\d(:\d\d(\.\d{1,6})?)?Z)?\Z")
+
+
+def read_time_us(text: str) -> int | None:
+    """
+    Read `2026-03-01` or `2026-03-01T06:00:00Z`, UTC.
+
+    Returns:
+        µs since the epoch; None for any other text.
+    """
+    if not _TIME.match(text):
+        return None
+    try:
+        return int(np.datetime64(text.removesuffix("Z"), "us").astype(np.int64))
+    except ValueError:
+        return None
+
+
+# Read the independent parts of a policy: score, degraded bits, lists.
+
+LEVELS = {level.name.lower(): level for level in Decision}
+_MAX_LISTS = 32  # number of bits of list_hits
+_MAX_DECIMALS = 9
+
+
+def read_score(document: Document) -> Score:
+    """
+    Read how probabilities become a score.
+
+    Raises:
+        PolicyError: It names an unknown label, or has an invalid weight.
+    """
+    raw = document.raw
+    for at, label in enumerate(raw.labels):
+        if label in raw.labels[:at]:
+            document.refuse(("labels", at), f"{label} stands there twice")
+    meaning = raw.score if isinstance(raw.score, RawScore) else RawScore(of=raw.score)
+    within = raw.fallback.sum_within
+    if within is not None and not 0 < within <= 1:
+        document.refuse(("fallback", "sum_within"), f"{within} is not within 0 … 1")
+    if (meaning.of is None) == (not meaning.weights):
+        document.refuse(("score",), "needs exactly one of of, weights")
+    weights = {meaning.of: 1.0} if meaning.of is not None else meaning.weights
+    place: Place = ("score",) if meaning.of is not None else ("score", "weights")
+    for label, weight in weights.items():
+        if label not in raw.labels:
+            document.refuse(place, f"{label!r} is none of {', '.join(raw.labels)}")
+        if not 0 < weight <= 1:
+            document.refuse((*place, label), f"{weight} is not within 0 … 1")
+    decimals = meaning.decimals
+    if decimals is not None and not 1 <= decimals <= _MAX_DECIMALS:
+        problem = f"{decimals} is not within 1 … {_MAX_DECIMALS}"
+        document.refuse(("score", "decimals"), problem)
+    return Score(
+        weights=tuple(
+            (column, float(weights[label]))
+            for column, label in enumerate(raw.labels)
+            if label in weights
+        ),
+        plain=meaning.of is not None,
+        decimals=decimals,
+    )
+
+
+def read_meanings(document: Document, codes: Sequence[str]) -> tuple[Meaning, ...]:
+    """
+    Read the effects of degraded bits on a decision; ESSENTIAL_MISSING always has one.
+
+    Raises:
+        PolicyError: A bit is unknown, or may not have that effect.
+    """
+    essential = Meaning(
+        bit=int(Degraded.ESSENTIAL_MISSING),
+        code=codes.index(ESSENTIAL_MISSING),
+        at_least=Decision.REVIEW,
+    )
+    found = {ESSENTIAL_MISSING: essential}
+    for name, meaning in document.raw.degraded.items():
+        place: Place = ("degraded", name)
+        if name not in Degraded.__members__:
+            document.refuse(place, f"is none of {', '.join(Degraded.__members__)}")
+        if name == Degraded.MODEL_OUTPUT.name:
+            document.refuse(place, "is decided by fallback.model_output")
+        if isinstance(meaning, RawMeaning):
+            found[name] = _meaning(document, meaning, place, codes)
+        essential_too = name == ESSENTIAL_MISSING
+        if essential_too and (meaning == "none" or found[name].fallback is not None):
+            document.refuse(place, "is at_least review or decline")
+    return tuple(found.values())
+
+
+def _meaning(
+    document: Document, meaning: RawMeaning, place: Place, codes: Sequence[str]
+) -> Meaning:
+    if (meaning.at_least is None) == (meaning.fallback is None):
+        document.refuse(place, "needs exactly one of at_least, fallback")
+    if meaning.at_least == "approve":
+        document.refuse(place, "changes nothing: write none")
+    return Meaning(
+        bit=int(Degraded[str(place[-1])]),
+        code=codes.index(meaning.code),
+        at_least=LEVELS[meaning.at_least or "approve"],
+        fallback=None if meaning.fallback is None else LEVELS[meaning.fallback],
+    )
+
+
+def read_lists(
+    document: Document, id_names: Sequence[str] | None
+) -> tuple[PolicyList, ...]:
+    """
+    Read the lists.
+
+    Raises:
+        PolicyError: A list is of an unknown input, no rule uses it, or a rule uses it
+            with the opposite meaning.
+    """
+    raw = document.raw
+    for at, one in enumerate(raw.lists):
+        place: Place = ("lists", at)
+        if at >= _MAX_LISTS:
+            document.refuse(place, f"{_MAX_LISTS} lists are allowed")
+        if id_names is not None and one.of not in id_names:
+            document.refuse(
+                (*place, "of"), f"{one.of!r} is none of {', '.join(id_names)}"
+            )
+        conditions = [
+            *(rule.when for rule in raw.rules),
+            *(s.when for s in raw.segments),
+        ]
+        if not any(one.name in when for when in conditions):
+            document.refuse(place, "is looked up, and no rule asks for it")
+        for position, rule in enumerate(raw.rules):
+            turned = rule.at_most if one.meaning == "deny" else rule.at_least
+            if turned is not None and rule.when.get(one.name) is True:
+                document.refuse(
+                    ("rules", position, "when", one.name),
+                    f"{one.name} is a list to {one.meaning}: "
+                    f"{'at_most' if one.meaning == 'deny' else 'at_least'} turns it "
+                    "around",
+                )
+    return tuple(PolicyList(one.name, one.of, one.meaning) for one in raw.lists)
+
+
+# Check that each segment and rule can hold, and that no other one blocks it.
+
+# Variables of boxes that no condition can name.
+_SEGMENT, _EVENT_TIME = "segment ", "event time "
+_EVER = 2**62
+
+
+def check_reach(
+    document: Document,
+    names: Names,
+    *,
+    segments: Sequence[Criterion],
+    rules: Sequence[Criterion],
+) -> None:
+    """
+    Check that segments and rules can hold.
+
+    Raises:
+        PolicyError: Conditions contradict each other, two segments overlap, or earlier
+            rules with `stop` leave no row to a rule.
+    """
+    _Reach(document, names, segments).check(rules)
+
+
+class _Reach:
+    def __init__(
+        self, document: Document, names: Names, segments: Sequence[Criterion]
+    ) -> None:
+        self._document = document
+        self._unscored = {Degraded.MODEL_OUTPUT.name} | {
+            name
+            for name, one in document.raw.degraded.items()
+            if isinstance(one, RawMeaning) and one.fallback is not None
+        }
+        self._domains: dict[str, Spans] = names.domains | {
+            _SEGMENT: ((0, len(segments)),),
+            _EVENT_TIME: ((-_EVER, _EVER),),
+        }
+        self._segments = [
+            self._box(one, ("segments", at, "when")) for at, one in enumerate(segments)
+        ]
+        self._refuse_overlaps()
+
+    def check(self, rules: Sequence[Criterion]) -> None:
+        """Check the rules in their order."""
+        parts = self._parts()
+        stopped: list[Box] = []
+        stops: list[str] = []
+        for at, criterion in enumerate(rules):
+            place: Place = ("rules", at)
+            box = self._box(criterion, (*place, "when"))
+            boxes = [found for part in parts if (found := common(box, part))]
+            if not boxes:
+                problem = f"never holds in {', '.join(self._named(criterion))}"
+                self._document.refuse((*place, "segments"), problem)
+            if not remove_all(boxes, stopped, domains=self._domains):
+                problem = f"is never reached: stopped by {' and '.join(stops)}"
+                self._document.refuse(place, problem)
+            if criterion.stop:
+                stopped += boxes
+                stops.append(self._document.raw.rules[at].name)
+
+    def _parts(self) -> list[Box]:
+        """
+        Return all rows as disjoint boxes: those of each segment, and of no segment.
+        """
+        other = remove_all([{}], self._segments, domains=self._domains)
+        return [
+            *({**box, _SEGMENT: ((0, 0),)} for box in other),
+            *(
+                {**box, _SEGMENT: ((at, at),)}
+                for at, box in enumerate(self._segments, 1)
+            ),
+        ]
+
+    def _refuse_overlaps(self) -> None:
+        raw = self._document.raw.segments
+        for at, box in enumerate(self._segments):
+            for before in range(at):
+                if common(box, self._segments[before]) is not None:
+                    line = self._document.source.line(("segments", before))
+                    problem = f"overlaps {raw[before].name} of line {line}"
+                    self._document.refuse(("segments", at), problem)
+
+    def _box(self, criterion: Criterion, place: Place) -> Box:
+        """Build the box of a segment's or a rule's conditions; it must not be empty."""
+        box: dict[str, Spans] = {}
+        for one in criterion.conditions:
+            name = one.variable.name
+            box[name] = meet(box.get(name, one.variable.domain), one.spans)
+            if not box[name]:
+                self._document.refuse((*place, name), "can never hold")
+        self._scored(criterion.conditions, place)
+        if criterion.segments is not None:
+            box[_SEGMENT] = tuple((one, one) for one in criterion.segments)
+        since = -_EVER if criterion.from_us is None else criterion.from_us
+        until = _EVER if criterion.until_us is None else criterion.until_us - 1
+        box[_EVENT_TIME] = ((since, until),)
+        return box
+
+    def _scored(self, conditions: Sequence[Condition], place: Place) -> None:
+        """Refuse conditions on a score together with bits that leave no score."""
+        without = [
+            one.variable.name
+            for one in conditions
+            if one.variable.name in self._unscored and one.wanted
+        ]
+        for one in conditions:
+            if one.variable.kind in ("score", "label") and without:
+                problem = f"can never hold: with {without[0]} no score is used"
+                self._document.refuse((*place, one.variable.name), problem)
+
+    def _named(self, criterion: Criterion) -> list[str]:
+        names = ["other", *(one.name for one in self._document.raw.segments)]
+        return [names[at] for at in criterion.segments or range(len(names))]
+
 
 _MAX_RULES, _MAX_SEGMENTS = 64, 254  # bits, and a byte, of a decision's record
 

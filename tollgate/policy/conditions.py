@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 import msgspec
 import numpy as np
 
-from tollgate.policy.document import Document
 from tollgate.policy.lines import Place
+from tollgate.policy.policy_document import Document
 from tollgate.policy.spans import Spans, without
 from tollgate.policy.variables import ABSENT, Variable, field_variable
 from tollgate.schema import (

@@ -9,14 +9,14 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.policy.definition import (
+from tollgate.policy.facts import F32, U32, RowFacts
+from tollgate.policy.policy_definition import (
     MODEL_UNAVAILABLE,
     OWN_CODES,
     SCORE_DECLINE,
     SCORE_REVIEW,
     Policy,
 )
-from tollgate.policy.facts import F32, U32, RowFacts
 from tollgate.schema import REASON_SEPARATOR, Decision, Degraded
 
 Bool = npt.NDArray[np.bool_]

@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.features.wellformed import MAX_SCALED, MAX_TEXT_BYTES
-from tollgate.product.values import (
+from tollgate.features.spec.spec_validation import MAX_SCALED, MAX_TEXT_BYTES
+from tollgate.product.table_reading import (
     as_numbers,
     as_text,
     as_times_us,

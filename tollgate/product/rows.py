@@ -11,18 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import InputError
-from tollgate.features.document import LABEL, LABEL_TIME
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.spec.spec_document import LABEL, LABEL_TIME
 from tollgate.history import History, history_of
 from tollgate.product.label import label_texts
-from tollgate.product.reading import read_table
-from tollgate.product.usable import with_known_outcome
-from tollgate.product.values import (
+from tollgate.product.table_reading import (
     are_ids,
     as_numbers,
     as_text,
     as_times_us,
+    read_table,
     too_long,
+    with_known_outcome,
 )
 from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import ArgumentError
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 
 Bool = npt.NDArray[np.bool_]
 

@@ -2,16 +2,284 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 
-from tollgate.errors import ArgumentError
+from tollgate.errors import ArgumentError, InputError
 from tollgate.policy import Policy, RowFacts, decide
-from tollgate.redecide.rows import PastRows
-from tollgate.schema import Decision
+from tollgate.policy.variables import Variable
+from tollgate.schema import (
+    MISSING,
+    Decision,
+    Degraded,
+    FieldForm,
+    float_places,
+    hash_words,
+)
+
+# Read past decisions from a journal's folder or from any Parquet file.
+#
+# docs/policy.md, "What would it have decided?", lists the columns.
+
+_CENTS, _AMOUNT, _EVENT_TIME = "amount_cents", "amount", "event_time"
+_FEATURE, _FIELD, _PROBABILITY, _LIST = "feature_", "field_", "probability_", "list_"
+_ROW_LEVELS = {level.name.lower(): int(level) for level in Decision}
+# The policy sets this bit itself, from the probabilities.
+_RECORDED_BITS = np.uint32(0xFFFFFFFF & ~int(Degraded.MODEL_OUTPUT))
+
+
+class PastRows(msgspec.Struct, frozen=True, eq=False):
+    """
+    Rows of past decisions.
+
+    Attributes:
+        facts: Recorded facts of N rows; list_hits in the order of the policy's lists.
+        decision: Recorded decisions; uint8 [N], None if unknown.
+        left_out: Number of rows without the facts to decide them again.
+    """
+
+    facts: RowFacts
+    decision: npt.NDArray[np.uint8] | None
+    left_out: int
+
+
+def read_rows(
+    path: Path,
+    *,
+    policies: Sequence[Policy],
+    feature_names: Sequence[str],
+    fields: Sequence[FieldForm],
+    amount: bool = True,
+) -> PastRows:
+    """
+    Read the columns that some policies need to decide rows again.
+
+    Args:
+        path: A Parquet file, or a folder with some, such as a journal's.
+        policies: Policies to read for; their lists must have the same names up to the
+            shorter one.
+        feature_names: Columns of `features`.
+        fields: Declared fields.
+        amount: True if the product has amounts.
+
+    Raises:
+        InputError: A column is missing or has another type; the message names it.
+    """
+    frame = _frame(path)
+    complete = _complete_rows(path, frame, amount=amount)
+    reader = _Reader(path, complete, policies)
+    facts = RowFacts(
+        probabilities=reader.probabilities(),
+        features=reader.features(feature_names),
+        cents=reader.cents(),
+        degraded=reader.whole("degraded", needed=False).astype(np.uint32)
+        & _RECORDED_BITS,
+        event_time_us=reader.event_time_us(),
+        list_hits=reader.list_hits(),
+        fields=reader.fields(fields),
+    )
+    return PastRows(facts, reader.decision(), len(frame) - len(complete))
+
+
+def _frame(path: Path) -> pl.DataFrame:
+    """Read the file, or the files of a folder that hold decisions."""
+    files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
+    try:
+        if path.is_dir():
+            files = [one for one in files if _holds_decisions(one)]
+            if not files:
+                raise InputError(path, "holds no Parquet file with decisions")
+        return pl.concat([pl.read_parquet(one) for one in files], how="diagonal")
+    except OSError as exc:
+        raise InputError(path, f"cannot be read: {exc.strerror or exc}") from exc
+    except pl.exceptions.PolarsError as exc:
+        problem = f"cannot be read: {str(exc).splitlines()[0]}"
+        raise InputError(path, problem) from exc
+
+
+def _holds_decisions(path: Path) -> bool:
+    return {_CENTS, f"{_PROBABILITY}0"} <= pl.read_parquet_schema(path).keys()
+
+
+def _complete_rows(path: Path, frame: pl.DataFrame, *, amount: bool) -> pl.DataFrame:
+    """
+    Leave out rows without consent: their personal columns, such as the amount, are
+    null.
+    """
+    for name in (_CENTS, _AMOUNT):
+        if name in frame.columns:
+            return frame.filter(pl.col(name).is_not_null())
+    if amount:
+        raise InputError(path, "is missing", where=f"column {_CENTS} or {_AMOUNT}")
+    return frame
+
+
+class _Reader:
+    def __init__(
+        self, path: Path, frame: pl.DataFrame, policies: Sequence[Policy]
+    ) -> None:
+        self._path = path
+        self._frame = frame
+        self._policies = policies
+        self._named = {one for policy in policies for one in policy.tables.named}
+
+    def probabilities(self) -> npt.NDArray[np.float32]:
+        """Read `probability_0` and so on, or `score` if that is enough."""
+        labels = self._policies[0].labels
+        for names in (range(len(labels)), labels):
+            columns = [f"{_PROBABILITY}{one}" for one in names]
+            if set(columns) <= set(self._frame.columns):
+                return self._floats(columns)
+        others = any(one.kind == "label" for one in self._named) or any(
+            not one.score.plain or one.sum_within for one in self._policies
+        )
+        if others or len(labels) != 2 or "score" not in self._frame.columns:
+            raise self._missing(f"{_PROBABILITY}0")
+        score = self._floats(["score"])[:, 0]
+        column = self._policies[0].score.weights[0][0]
+        both = np.stack([1 - score, score], axis=1)
+        found: npt.NDArray[np.float32] = both if column == 1 else both[:, ::-1].copy()
+        return found
+
+    def features(self, names: Sequence[str]) -> npt.NDArray[np.float32]:
+        """Read the features that conditions name; the others stay NaN."""
+        found = np.full((len(self._frame), len(names)), np.nan, np.float32)
+        for one in self._of_kind("feature"):
+            column = self._first(f"{_FEATURE}{one.name}", one.name)
+            found[:, one.column] = self._floats([column])[:, 0]
+        return found
+
+    def cents(self) -> npt.NDArray[np.int64]:
+        """Read the amounts."""
+        if _CENTS in self._frame.columns:
+            return self.whole(_CENTS)
+        if _AMOUNT not in self._frame.columns:
+            return np.zeros(len(self._frame), np.int64)
+        exact = self._column(_AMOUNT, lambda one: one.cast(pl.Float64).to_numpy())
+        cents: npt.NDArray[np.int64] = np.rint(exact * 100).astype(np.int64)
+        return cents
+
+    def event_time_us(self) -> npt.NDArray[np.int64]:
+        """
+        Read the event times; they are optional for policies without time conditions.
+        """
+        needed = any(one.tables.timed for one in self._policies)
+        return self.whole(_EVENT_TIME, needed=needed)
+
+    def list_hits(self) -> npt.NDArray[np.uint32]:
+        """Read the list bits, or one boolean column per list."""
+        most = max((policy.lists for policy in self._policies), key=len)
+        for policy in self._policies:
+            for one, other in zip(policy.lists, most, strict=False):
+                if one.name != other.name:
+                    problem = f"is {one.name} in one policy and {other.name} in another"
+                    raise InputError(self._path, problem, where="list of one bit")
+        hits = self.whole("list_hits", needed=False).astype(np.uint32)
+        for bit, listed in enumerate(most):
+            column = f"{_LIST}{listed.name}"
+            if column in self._frame.columns:
+                hits |= self.whole(column).astype(np.uint32) << np.uint32(bit)
+        return hits
+
+    def fields(self, fields: Sequence[FieldForm]) -> dict[str, npt.NDArray[np.int64]]:
+        """Read declared fields, as stored in the journal or as sent."""
+        named = {one.name for one in self._of_kind("number", "category")}
+        found: dict[str, npt.NDArray[np.int64]] = {}
+        for one in fields:
+            column = f"{_FIELD}{one.name}"
+            if one.name not in named:
+                continue
+            if column in self._frame.columns:
+                found[one.name] = self.whole(column, missing=MISSING)
+            elif one.type == "category":
+                words = self._column(
+                    one.name, lambda c: c.cast(pl.String).fill_null("")
+                )
+                found[one.name] = hash_words([word.encode() for word in words])
+            else:
+                sent = self._column(one.name, lambda c: c.cast(pl.Float64).to_numpy())
+                found[one.name] = _journal_number(sent, one.decimals)
+        return found
+
+    def decision(self) -> npt.NDArray[np.uint8] | None:
+        """Read the recorded decisions."""
+        if "decision" not in self._frame.columns:
+            return None
+        words = self._column("decision", lambda one: one.cast(pl.String).to_list())
+        unknown = set(words) - _ROW_LEVELS.keys()
+        if unknown:
+            problem = f"{unknown.pop()!r} is none of {', '.join(_ROW_LEVELS)}"
+            raise InputError(self._path, problem, where="column decision")
+        return np.array([_ROW_LEVELS[word] for word in words], np.uint8)
+
+    def whole(
+        self, name: str, *, needed: bool = True, missing: int = 0
+    ) -> npt.NDArray[np.int64]:
+        """Read integers; `missing` replaces null."""
+        if name not in self._frame.columns and not needed:
+            return np.full(len(self._frame), missing)
+        found: npt.NDArray[np.int64] = self._column(
+            name, lambda one: _whole(one).fill_null(missing).to_numpy()
+        )
+        return found
+
+    def _floats(self, names: Sequence[str]) -> npt.NDArray[np.float32]:
+        columns = [
+            self._column(name, lambda one: one.cast(pl.Float32).to_numpy())
+            for name in names
+        ]
+        return np.stack(columns, axis=1)
+
+    def _column(self, name: str, take: Callable[[pl.Series], Any]) -> Any:
+        if name not in self._frame.columns:
+            raise self._missing(name)
+        column = self._frame[name]
+        try:
+            return take(column)
+        except pl.exceptions.PolarsError as exc:
+            problem = f"is {column.dtype}, which does not fit"
+            raise InputError(self._path, problem, where=f"column {name}") from exc
+
+    def _first(self, *names: str) -> str:
+        for name in names:
+            if name in self._frame.columns:
+                return name
+        raise self._missing(names[0])
+
+    def _of_kind(self, *kinds: str) -> list[Variable]:
+        found = [one for one in self._named if one.kind in kinds]
+        return sorted(found, key=lambda one: one.column)
+
+    def _missing(self, name: str) -> InputError:
+        return InputError(self._path, "is missing", where=f"column {name}")
+
+
+def _journal_number(
+    sent: npt.NDArray[np.float64], decimals: int | None
+) -> npt.NDArray[np.int64]:
+    """Convert numbers as sent into their form in the journal."""
+    missing = np.isnan(sent)
+    plain = np.where(missing, 0.0, sent)
+    if decimals is None:
+        whole = float_places(plain)
+    else:
+        whole = np.rint(plain * 10.0**decimals).astype(np.int64)
+    return np.where(missing, MISSING, whole)
+
+
+def _whole(column: pl.Series) -> pl.Series:
+    """Cast to integers; times to µs since the epoch."""
+    if isinstance(column.dtype, pl.Datetime):
+        column = column.cast(pl.Datetime("us", column.dtype.time_zone))
+    whole: pl.Series = column.cast(pl.Int64)
+    return whole
+
 
 _ROWS_AT_ONCE = 65_536
 _LEVELS = len(Decision)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tollgate.errors import StoreError
 from tollgate.repair.drain import STORE_DEADLINE_S, DrainResult, SpoolDrain
-from tollgate.store.cluster import open_store
+from tollgate.store.redis.cluster_store import open_store
 from tollgate.worker import Worker
 
 log = logging.getLogger(__name__)

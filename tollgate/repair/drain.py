@@ -18,9 +18,9 @@ from pathlib import Path
 import msgspec
 
 from tollgate.errors import InputError, SpecError, StoreError, trace_of
-from tollgate.features.hook import HOOK_FILE
-from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
-from tollgate.repair.segments import (
+from tollgate.features.hook.hook_file import HOOK_FILE
+from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.repair.spool_segments import (
     NEW_SUFFIX,
     SUFFIX,
     Segment,
@@ -30,8 +30,8 @@ from tollgate.repair.segments import (
     segments,
     sync_folder,
 )
-from tollgate.store.redis import RedisStore
-from tollgate.store.writer import EVENTS_PER_CALL, EventWriter
+from tollgate.store.event_writer import EVENTS_PER_CALL, EventWriter
+from tollgate.store.redis.redis_store import RedisStore
 from tollgate.stream.events import EventCodec
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ class Finding(msgspec.Struct, frozen=True):
         problem: Description of the problem, with the value, and what would be right.
         code: Code of the rule that found it; see `tollgate.repository.lint.catalogue`.
         at: Path of the field inside a config.pbtxt, for its line; see
-            `tollgate.repository.lint.locator`.
+            `tollgate.repository.lint.linting`.
         line: Line in the file, from 1; 0 if it follows only from `at` or `where`.
     """
 

@@ -21,9 +21,17 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.repository.configs import read_config
 from tollgate.repository.hashes import hash_version
-from tollgate.repository.history import Entry, history_with, written_entries
-from tollgate.repository.product import Product, assemble_product
-from tollgate.repository.release import Release, find_current, read_release
+from tollgate.repository.product_models import Product, assemble_product
+from tollgate.repository.releases.release_file import (
+    Release,
+    find_current,
+    read_release,
+)
+from tollgate.repository.releases.release_history import (
+    Entry,
+    history_with,
+    written_entries,
+)
 
 
 class RepositorySnapshot:

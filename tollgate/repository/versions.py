@@ -12,7 +12,7 @@ from pathlib import Path
 from tollgate.errors import RepositoryError
 from tollgate.repository.atomic import sync_directory
 from tollgate.repository.hashes import version_files
-from tollgate.repository.staging import Staging, staging
+from tollgate.repository.models.staging import Staging, staging
 
 _TAKEN = (errno.ENOTEMPTY, errno.EEXIST)
 

@@ -16,9 +16,9 @@ import msgspec
 
 from tollgate.errors import ArgumentError, InputError
 from tollgate.repository.atomic import replace_file
-from tollgate.server.control import Endpoint
-from tollgate.server.launcher import ADMIN_HEADER, TritonServer
-from tollgate.server.listening import listens
+from tollgate.server.processes.listening_ports import listens
+from tollgate.server.triton.control import Endpoint
+from tollgate.server.triton.launcher import ADMIN_HEADER, TritonServer
 
 ADDRESS_FILE = "server.json"
 _OWNER_ONLY = 0o600

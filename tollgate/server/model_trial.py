@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import RepositoryError, ServerError
-from tollgate.repository.speed import BATCHES, made_up_rows
+from tollgate.repository.models.speed import BATCHES, made_up_rows
 from tollgate.schema import FEATURES, PROBABILITIES
-from tollgate.server import control
-from tollgate.server.control import Reachable
-from tollgate.server.onnx_session import OnnxSession
+from tollgate.server.triton import control
+from tollgate.server.triton.control import Reachable
+from tollgate.server.triton.onnx_session import OnnxSession
 
 F32 = npt.NDArray[np.float32]
 

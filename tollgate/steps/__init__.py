@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 from tollgate.imports import import_gently
 
 if TYPE_CHECKING:
-    from tollgate.steps.decision import DecisionStep
-    from tollgate.steps.feature import FeatureStep
+    from tollgate.steps.decision_step import DecisionStep
+    from tollgate.steps.feature_step import FeatureStep
 
 __all__ = ["DecisionStep", "FeatureStep"]
 
 _HOMES = {
-    "DecisionStep": "tollgate.steps.decision",
-    "FeatureStep": "tollgate.steps.feature",
+    "DecisionStep": "tollgate.steps.decision_step",
+    "FeatureStep": "tollgate.steps.feature_step",
 }
 
 

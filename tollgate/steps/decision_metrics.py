@@ -20,7 +20,12 @@ import numpy.typing as npt
 
 from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import Decision, Degraded, context_dtype
-from tollgate.steps.teller import PAUSE_S, Labels, MetricBuffer, export_each_second
+from tollgate.steps.reason_codes import (
+    PAUSE_S,
+    Labels,
+    MetricBuffer,
+    export_each_second,
+)
 
 Array = npt.NDArray[Any]
 

@@ -22,9 +22,9 @@ import numpy as np
 from tollgate.errors import trace_of
 from tollgate.schema import STORE_LOST, Degraded
 from tollgate.steps import triton
-from tollgate.steps.batch import Batch
+from tollgate.steps.request_batch import Batch
 from tollgate.steps.triton import Array
-from tollgate.store.ladder import FallbackChain
+from tollgate.store.fallback.fallback_chain import FallbackChain
 from tollgate.worker import Worker
 
 log = logging.getLogger("tollgate.steps")

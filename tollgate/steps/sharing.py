@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.schema import STORE_LOST
-from tollgate.steps.batch import Group
-from tollgate.store.scored import Scored
+from tollgate.steps.request_batch import Group
+from tollgate.store.fallback.scored_rows import Scored
 
 MOST_ROWS = 4_096  # 2 MB of vectors and look-ups
 _UNSHARED = np.uint32(STORE_LOST)

@@ -1,6 +1,6 @@
 -- Apply events to entity values and return the values: the only code anywhere
 -- that changes one. It adds, merges, trims and keeps the checksum; sums, ratios
--- and defaults are NumPy's work (tollgate/features/entries.py has the layout).
+-- and defaults are NumPy's work (tollgate/features/windows/entity_entries.py has the layout).
 --
 -- KEYS     one per entity value
 -- ARGV[1]  "1" to write, "0" for a dry run: the same answer, nothing stored;

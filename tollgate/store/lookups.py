@@ -15,12 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import InputError
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.schema import LISTS_PARAMETER, TRANSACTION_ID, Degraded
-from tollgate.store.connection import Command
-from tollgate.store.decided import stored_decision_key
-from tollgate.store.events import Purchases
-from tollgate.store.lists import LookupList
+from tollgate.store.id_lists import LookupList
+from tollgate.store.redis.connection import Command
+from tollgate.store.store_events import Purchases
+from tollgate.store.stored_decisions import stored_decision_key
 
 MOST_LISTS = 32  # bits of `list_hits`
 _UNREAD = np.uint32(Degraded.LOOKUPS_UNREAD)

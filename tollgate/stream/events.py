@@ -14,8 +14,8 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from tollgate.features.entries import MISSING
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.windows.entity_entries import MISSING
 from tollgate.schema import (
     EVENT_TIME,
     MAX_AHEAD_US,
@@ -24,7 +24,7 @@ from tollgate.schema import (
     MIN_EVENT_TIME_US,
     TRANSACTION_ID,
 )
-from tollgate.store.events import MAX_REVISION, Labels, Purchases
+from tollgate.store.store_events import MAX_REVISION, Labels, Purchases
 
 KIND = "event"
 PURCHASE, LABEL = "purchase", "label"

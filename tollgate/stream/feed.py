@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from tollgate.errors import InputError, StoreError
-from tollgate.store.address import open_client
-from tollgate.store.wording import describe_error
+from tollgate.store.redis.error_text import describe_error
+from tollgate.store.redis.store_address import open_client
 from tollgate.stream.redis_streams import FIELD, partition_of, stream_name
 
 _TIMEOUT_S = 30.0

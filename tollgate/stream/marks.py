@@ -19,14 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import StoreError
-from tollgate.store.feeds import (
+from tollgate.store.feed_watermarks import (
     feed_key,
     pack_watermark,
     partition_key,
     unpack_watermark,
 )
-from tollgate.store.redis import RedisStore
-from tollgate.store.wording import describe_error
+from tollgate.store.redis.error_text import describe_error
+from tollgate.store.redis.redis_store import RedisStore
 from tollgate.stream.metrics import StreamMetrics
 from tollgate.stream.source import Source
 

@@ -21,10 +21,10 @@ import msgspec
 
 from tollgate.errors import InputError, ServerError
 from tollgate.schema import public_name
-from tollgate.server import control
 from tollgate.server.address import find_server
-from tollgate.server.store_engine import RECORD_FILE
-from tollgate.supervisor.faults import FAULTS_FILE
+from tollgate.server.processes.store_engine import RECORD_FILE
+from tollgate.server.triton import control
+from tollgate.supervisor.fault_log import FAULTS_FILE
 
 FOLDER = "bundles"
 _KEEP = 10

@@ -12,8 +12,8 @@ from typing import TypeVar
 import msgspec
 
 from tollgate.errors import ArgumentError, ServerError
-from tollgate.supervisor.arrivals import DetectedVersion
-from tollgate.supervisor.converging import ReconcileStatus
+from tollgate.supervisor.reconciler import ReconcileStatus
+from tollgate.supervisor.versions.detection import DetectedVersion
 
 T = TypeVar("T")
 

@@ -20,15 +20,49 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from tollgate.errors import ServerError
-from tollgate.supervisor.faults import Fault
-from tollgate.supervisor.flapping import Flapping
-from tollgate.supervisor.keeping import ProductSupervisor
-from tollgate.supervisor.mending import Recovery
+from tollgate.server.serving.embedded import Embedded
+from tollgate.server.serving.initial_load import reload_products
+from tollgate.supervisor.fault_log import Fault
+from tollgate.supervisor.product_supervisor import ProductSupervisor, SupervisedProduct
+from tollgate.supervisor.recovery import Flapping, Recovery
 from tollgate.supervisor.recycling import Recycling
-from tollgate.supervisor.served import ServingProcesses
 from tollgate.supervisor.stubs import Stub, StubWatch
-from tollgate.supervisor.watched import SupervisedProduct
 from tollgate.worker import Worker
+
+# Hold a supervisor's processes, and reload all products after a Triton restart.
+
+
+class ServingProcesses:
+    """
+    A running server with its products.
+
+    Args:
+        embedded: The processes.
+        announce: Publishes the server's address to other processes, after each start.
+    """
+
+    def __init__(
+        self,
+        embedded: Embedded,
+        *,
+        announce: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.triton = embedded.triton
+        self.redis = embedded.redis
+        self._serving = embedded.serving
+        self._announce = announce
+
+    def restart_triton(self) -> None:
+        """
+        Restart the server with what it served, without reading the repository.
+
+        Raises:
+            ServerError: It did not start, or no product came back.
+        """
+        self.triton.restart()
+        self._announce()
+        reload_products(self._serving)
+
 
 log = logging.getLogger(__name__)
 

@@ -44,7 +44,7 @@ imagePullSecrets:
 {{- end -}}
 {{- end -}}
 
-{{/* Folder of a state folder that copies of the object store lie in; as mirror_folder of tollgate/repository/mirror.py. */}}
+{{/* Folder of a state folder that copies of the object store lie in; as mirror_folder of tollgate/repository/remote/mirror.py. */}}
 {{- define "tollgate.copies" -}}
 {{- $url := include "tollgate.repository" . -}}
 {{- printf "%s-%s" (regexReplaceAll "[^A-Za-z0-9._-]" (last (splitList "/" $url)) "_") (sha256sum $url | trunc 8) -}}

@@ -9,8 +9,8 @@ from typing import Any
 import hiredis
 import redis.asyncio
 
-from tollgate.store.connection import Command
-from tollgate.store.redis import load_command
+from tollgate.store.redis.connection import Command
+from tollgate.store.redis.redis_store import load_command
 
 TIMEOUT_S = 1.0
 

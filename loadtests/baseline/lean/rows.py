@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.features.fingerprint import fingerprints
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import (
     CONTEXT_VERSION,
@@ -20,8 +20,8 @@ from tollgate.schema import (
     Decision,
     Degraded,
 )
-from tollgate.store.decided import read_stored_decisions, verified_fingerprint
-from tollgate.store.events import Purchases
+from tollgate.store.store_events import Purchases
+from tollgate.store.stored_decisions import read_stored_decisions, verified_fingerprint
 from tollgate.validation import conflict
 
 Ids = dict[str, list[bytes]]

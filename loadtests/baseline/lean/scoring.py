@@ -26,22 +26,22 @@ from loadtests.baseline.lean.rows import (
     context_of,
     note_earlier,
 )
-from tollgate.features.spec import SPEC_FILE, load_spec
-from tollgate.journal.answers import StoreCommands
-from tollgate.journal.opening import open_writer
-from tollgate.journal.rows import Heading
+from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
+from tollgate.journal.answer_columns import StoreCommands
+from tollgate.journal.journal_opening import open_writer
+from tollgate.journal.journal_rows import Heading
 from tollgate.policy import RowFacts, decide
-from tollgate.repository.onnx_model import MODEL_FILE
-from tollgate.repository.release import read_release
-from tollgate.repository.told import load_policy_of, lookup_lists
+from tollgate.repository.models.onnx_model import MODEL_FILE
+from tollgate.repository.releases.release_file import read_release
+from tollgate.repository.releases.step_parameters import load_policy_of, lookup_lists
 from tollgate.schema import FEATURES, PROBABILITIES, context_dtype
-from tollgate.server.onnx_session import OnnxSession
-from tollgate.steps.journal import StepJournal
-from tollgate.store.connection import Command
-from tollgate.store.events import Purchases
+from tollgate.server.triton.onnx_session import OnnxSession
+from tollgate.steps.step_journal import StepJournal
 from tollgate.store.lookups import Lookups
-from tollgate.store.online import OnlineFeatures, Packed
-from tollgate.store.redis import Mode, NoStore, call_command
+from tollgate.store.online_features import OnlineFeatures, Packed
+from tollgate.store.redis.connection import Command
+from tollgate.store.redis.redis_store import Mode, NoStore, call_command
+from tollgate.store.store_events import Purchases
 from tollgate.validation import check_rows
 
 _PRODUCT = "fraud"

@@ -10,7 +10,7 @@ import redis
 
 from loadtests.baseline.filling import fill_naive, fill_phase1
 from loadtests.baseline.phase1.history import ENTRY
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import history_of
 
 _DAY_US = 86_400_000_000

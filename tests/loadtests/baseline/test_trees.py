@@ -14,8 +14,8 @@ import xgboost
 
 from loadtests.baseline.trees import write_xgboost
 from tollgate.errors import RepositoryError
-from tollgate.explanation.document import unexplained
-from tollgate.explanation.file import (
+from tollgate.explanation.explanation_document import unexplained
+from tollgate.explanation.explanation_file import (
     EXPLAIN_FILE,
     encode_explanation,
     read_explanation,

@@ -20,7 +20,7 @@ from loadtests.baseline.phase1.history import (
 )
 from loadtests.baseline.phase1.history import features_of as with_numpy
 from tollgate.features.offline import build
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import History, history_of
 
 _SAMPLE = 60

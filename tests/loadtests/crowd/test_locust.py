@@ -27,7 +27,7 @@ import pytest
 from loadtests.paced.calls import ANSWERED
 from loadtests.paced.raw import Raw, read_raw
 from loadtests.run import main as run
-from tollgate.server.environment import free_port
+from tollgate.server.processes.environment import free_port
 from tollgate.testing import TestServer
 
 CHECKOUT = Path(__file__).parents[3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from loadtests.crowd.mix import Part, read_mix
+from loadtests.crowd.crowd import Part, read_mix
 from tollgate.errors import InputError
 
 SERVED = ("credit", "fraud")

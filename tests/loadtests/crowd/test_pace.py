@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from loadtests.crowd.pace import Pace, rate_at, users_at
+from loadtests.crowd.crowd import Pace, rate_at, users_at
 from loadtests.paced.scenario import Phase, Scenario
 from loadtests.paced.schedule import expected_by
 

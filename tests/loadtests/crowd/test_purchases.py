@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from clients.columns import FRAUD_INPUTS, check_columns
-from loadtests.crowd.purchases import Purchases
+from loadtests.crowd.crowd import Purchases
 from loadtests.paced.scenario import Phase, Scenario, Shift
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 
 STEADY = Scenario(phases=(Phase(seconds=60, rate=1),))
 

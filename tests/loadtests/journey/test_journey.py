@@ -14,14 +14,14 @@ import pytest
 import redis
 
 from loadtests.baseline.json_bodies import json_bodies
-from loadtests.filling import HISTORY_DAYS, served_spec, simulated_history
-from loadtests.generator import make_generator
 from loadtests.journey.equal import check, report_stolen, with_long_store_deadline
 from loadtests.journey.same_rate import at_rate
 from loadtests.journey.stages import STAGES, Stage, run_stages
 from loadtests.journey.turns import PARTS, Plan, run_turn
-from loadtests.scenarios import pick
-from loadtests.traffic import Traffic, traffic_of
+from loadtests.requests.closed_loop import pick
+from loadtests.requests.generator import make_generator
+from loadtests.requests.traffic import Traffic, traffic_of
+from loadtests.servers.store_filling import HISTORY_DAYS, served_spec, simulated_history
 from tollgate.errors import ServerError
 from tollgate.history import History
 

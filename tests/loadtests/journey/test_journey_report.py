@@ -14,7 +14,7 @@ from loadtests.journey.report import Report, to_json, to_markdown
 from loadtests.journey.same_rate import AtRate
 from loadtests.journey.stages import PARTS, STAGES
 from loadtests.journey.turns import Turn
-from loadtests.latency import Latency
+from loadtests.results.percentiles import Latency
 from tollgate.errors import InputError
 
 

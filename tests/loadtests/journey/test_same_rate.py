@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from loadtests.journey.same_rate import send_http
-from tollgate.server.environment import free_port
+from tollgate.server.processes.environment import free_port
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 BAD = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n"

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadtests.answers import RecordedAnswers
-from loadtests.generator import Generator, GeneratorRun, Log
 from loadtests.journey.stages import PARTS, Stage
 from loadtests.journey.turns import Plan, in_flight, summarize
-from loadtests.processes import Use
-from loadtests.scenarios import SCENARIOS
-from loadtests.traffic import Traffic
+from loadtests.requests.closed_loop import SCENARIOS
+from loadtests.requests.generator import Generator, GeneratorRun, Log
+from loadtests.requests.recorded_answers import RecordedAnswers
+from loadtests.requests.traffic import Traffic
+from loadtests.servers.process_usage import Use
 
 START_US = 1_700_000_000_000_000
 

@@ -10,7 +10,7 @@ import pytest
 
 from loadtests.paced.calls import ANSWERED, CALL, NO_ANSWER, Results
 from loadtests.tuner.driving import Traffic, run_figures
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 
 
 def traffic(spec: FeatureSpec) -> Traffic:

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from loadtests.tuner.bench import draw
 from loadtests.tuner.front import points_of
 from loadtests.tuner.goals import Measurement
-from loadtests.tuner.picture import draw
 from loadtests.tuner.search import CandidateResult
 from loadtests.tuner.seen import limits_of
 from loadtests.tuner.space import Candidate

@@ -13,11 +13,11 @@ import pytest
 
 from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
-from loadtests.made_up import synthetic_purchases
-from loadtests.open_loop import evenly
+from loadtests.requests.open_loop import evenly
+from loadtests.requests.synthetic import synthetic_purchases
 from loadtests.tuner.compiled import CompiledSender, best_sender
 from loadtests.tuner.sending import PythonSender, Sender
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.testing import Answer, TestServer
 
 NO_COMPILER = pytest.mark.skipif(

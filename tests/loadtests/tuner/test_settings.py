@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.tuner.bench import write_named
 from loadtests.tuner.settings import Roles
 from loadtests.tuner.space import THROUGHPUT, Candidate
-from loadtests.tuner.written import write_named
 from tollgate.errors import InputError, RepositoryError
 from tollgate.repository.lint.linting import Question, lint
-from tollgate.repository.product import Product, read_product
-from tollgate.repository.rules import delay_us
+from tollgate.repository.product_models import Product, read_product
+from tollgate.repository.repository_check import delay_us
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 BASE = Candidate(5000)

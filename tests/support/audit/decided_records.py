@@ -9,8 +9,8 @@ import msgspec
 import numpy as np
 
 from tests.support.audit.random_records import REPOSITORY, made
-from tollgate.audit.opened import OpenedRelease, open_release
-from tollgate.journal.record import Records
+from tollgate.audit.releases.past_release import OpenedRelease, open_release
+from tollgate.journal.decision_record import Records
 from tollgate.policy import RowFacts, decide
 
 

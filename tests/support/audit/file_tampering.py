@@ -10,9 +10,9 @@ import msgspec
 import polars as pl
 
 from tests.support.audit.record_tampering import Tampering, chosen_table, links_of
-from tollgate.audit import merkle
-from tollgate.audit.digests import digests
-from tollgate.audit.links import (
+from tollgate.audit.chain import merkle
+from tollgate.audit.chain.digests import digests
+from tollgate.audit.chain.links import (
     File,
     Link,
     encode_link,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tests.support.checkout import CHECKOUT
-from tollgate.features.entries import MISSING
-from tollgate.journal.record import Records
+from tollgate.features.windows.entity_entries import MISSING
+from tollgate.journal.decision_record import Records
 
 REPOSITORY = CHECKOUT / "model_repository"
 FEATURES = 15  # of the fraud product

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tollgate.audit.links import Link, decode_link, link_paths
+from tollgate.audit.chain.links import Link, decode_link, link_paths
 
 Tampering = Callable[[Path, random.Random], str]  # returns what must be named
 

@@ -15,15 +15,19 @@ import redis
 
 from tests.support.audit.decided_records import decided, opened
 from tests.support.audit.random_records import REPOSITORY
-from tollgate.audit.source import TRIAL_GROUP, ChunkSource
-from tollgate.challenger.kept import TrialState, folder_of, newest
-from tollgate.challenger.worker import TrialWorker
-from tollgate.journal.entries import CHUNK_FIELD, stream_key
-from tollgate.journal.record import Records, encode_chunk
-from tollgate.repository.activation import activate
-from tollgate.repository.release import Release, read_release
+from tollgate.audit.worker.chunk_source import TRIAL_GROUP, ChunkSource
+from tollgate.challenger.challenger_worker import TrialWorker
+from tollgate.challenger.stored_counts import TrialState, folder_of, newest
+from tollgate.journal.decision_record import Records, encode_chunk
+from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
+from tollgate.repository.releases.activation import activate
+from tollgate.repository.releases.release_file import Release, read_release
+from tollgate.repository.releases.trial_changes import (
+    promoted,
+    with_challenger,
+    with_percent,
+)
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.repository.trial import promoted, with_challenger, with_percent
 
 STREAM = stream_key("fraud")
 SHIFT = 1.0  # what model 2 adds to the logarithmic odds

@@ -5,9 +5,9 @@ from html.parser import HTMLParser
 import numpy as np
 
 from converters.artifact import Artifact, Graph, Source, describe_training
-from converters.quality import measure_quality
-from converters.quality_record import Levels
-from tollgate.repository.parity import Disagreement, ParityReport
+from converters.card.quality import measure_quality
+from converters.card.quality_record import Levels
+from tollgate.repository.models.parity_record import Disagreement, ParityReport
 
 POLICY = Levels(names=("approve", "review", "decline"), thresholds=(0.35, 0.8))
 VOID = {"meta", "line", "circle", "rect"}

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from tollgate.errors import InputError
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import History, history_of
 
 UTC_US = 1_522_540_800_000_000  # 2018-04-01T00:00:00Z

@@ -11,15 +11,15 @@ import numpy as np
 import redis
 
 from tollgate.journal.chunks import CommandBuilder
-from tollgate.journal.entries import End, stream_key
+from tollgate.journal.decision_record import Records, decode_chunk
+from tollgate.journal.journal_rows import Heading, Rows
+from tollgate.journal.journal_spool import MOST_BYTES, JournalSpool
+from tollgate.journal.journal_stream import MOST_STREAM_BYTES, JournalStream
+from tollgate.journal.journal_writer import GATHER_S, MOST_ROWS, JournalWriter
 from tollgate.journal.mark import Mark
-from tollgate.journal.record import Records, decode_chunk
-from tollgate.journal.rows import Heading, Rows
-from tollgate.journal.spool import MOST_BYTES, JournalSpool
-from tollgate.journal.stream import MOST_STREAM_BYTES, JournalStream
-from tollgate.journal.writer import GATHER_S, MOST_ROWS, JournalWriter
+from tollgate.journal.stream_entries import End, stream_key
 from tollgate.schema import context_dtype
-from tollgate.store.line import open_pipeline
+from tollgate.store.redis.pipelined_connection import open_pipeline
 
 HEADING = Heading(
     product="fraud",

@@ -7,9 +7,9 @@ import numpy as np
 import numpy.typing as npt
 
 from converters.artifact import Training, describe_training
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.monitor.tallies import CLUSTERS, MonitoredRows
-from tollgate.monitor.training import Reference, reference_of
+from tollgate.monitor.training_baseline import Reference, reference_of
 from tollgate.schema import ARTIFACT_FILE
 
 NAMES = ("normal", "skewed", "count", "rare", "flag", "sparse", "holed")

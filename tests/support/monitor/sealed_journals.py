@@ -10,12 +10,12 @@ import numpy as np
 import polars as pl
 
 from tests.support.audit.random_records import REPOSITORY, made
-from tollgate.audit.anchor import AnchorFile
-from tollgate.audit.chain import Chain
-from tollgate.audit.releases import ReleaseArchive
-from tollgate.audit.sealing import Sealer
-from tollgate.audit.subjects import Subjects
-from tollgate.journal.record import Records
+from tollgate.audit.chain.anchor import AnchorFile
+from tollgate.audit.chain.chain import Chain
+from tollgate.audit.releases.archive import ReleaseArchive
+from tollgate.audit.worker.pseudonyms import Subjects
+from tollgate.audit.worker.sealing import Sealer
+from tollgate.journal.decision_record import Records
 
 ARTIFACT = REPOSITORY / "fraud_model/1/artifact.json"
 TRAINING = json.loads(ARTIFACT.read_text())["training"]

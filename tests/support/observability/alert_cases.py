@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tollgate.observability.selecting import matchers, restrict
+from tollgate.observability.metric_selection import matchers, restrict
 
 HERE = {"job": "tollgate"}
 FRAUD = {"product": "fraud"}

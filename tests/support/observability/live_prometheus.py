@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from clients.client import Client
 from clients.options import tls_from
-from loadtests.supervised import Supervised, supervised
+from loadtests.servers.supervised import Supervised, supervised
 from tests.support.checkout import CHECKOUT
 from tests.support.gateway.gateways import make_place
-from tollgate.server.environment import free_port
+from tollgate.server.processes.environment import free_port
 
 REPOSITORY = CHECKOUT / "model_repository"
 RULES = CHECKOUT / "helm" / "tollgate" / "files" / "alerts"

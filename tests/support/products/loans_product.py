@@ -18,7 +18,7 @@ from converters.sample import Sample
 from converters.sources.worker import model_of
 from tests.support.products.plain_product import release_first, write_product
 from tollgate.features.offline import build
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import history_of
 
 NAME = "loans"

@@ -7,13 +7,17 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from tollgate.features.spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.policy import POLICY_FILE
-from tollgate.repository.artifact import Artifact
-from tollgate.repository.compose import compose_release
 from tollgate.repository.hashes import hash_file
-from tollgate.repository.onnx_model import MODEL_FILE
-from tollgate.repository.release import Release, spec_hash_text, write_release
+from tollgate.repository.models.artifact_file import Artifact
+from tollgate.repository.models.onnx_model import MODEL_FILE
+from tollgate.repository.releases.compose import compose_release
+from tollgate.repository.releases.release_file import (
+    Release,
+    spec_hash_text,
+    write_release,
+)
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import (
     AMOUNT,

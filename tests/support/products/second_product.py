@@ -6,9 +6,9 @@ import re
 import shutil
 from pathlib import Path
 
-from tollgate.features.spec import SPEC_FILE, load_spec
-from tollgate.repository.compose import compose_release
-from tollgate.repository.release import spec_hash_text, write_release
+from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
+from tollgate.repository.releases.compose import compose_release
+from tollgate.repository.releases.release_file import spec_hash_text, write_release
 from tollgate.repository.snapshot import RepositorySnapshot
 
 _STEPS = ("features", "model", "decision")

@@ -12,7 +12,7 @@ import pandas as pd
 
 from clients.client import Client
 from clients.decisions import Decisions, join
-from tollgate.server.embedded import serve
+from tollgate.server.serving.embedded import serve
 
 SIZES = ["small", "medium", "large", "huge"]  # in no order of the alphabet
 

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from tests.support.steps.triton_classes import MetricFamily, Request, Response, Tensor
-from tollgate.features.spec import SPEC_FILE, load_spec
-from tollgate.repository.told import (
+from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
+from tollgate.repository.releases.step_parameters import (
     decision_parameters,
     features_parameters,
     load_policy_of,
@@ -26,9 +26,9 @@ from tollgate.schema import (
     PROBABILITIES,
     STORE_URL_VARIABLE,
 )
-from tollgate.steps.decision import DecisionStep
-from tollgate.steps.feature import FeatureStep
-from tollgate.steps.journal import JOURNAL_URL_VARIABLE
+from tollgate.steps.decision_step import DecisionStep
+from tollgate.steps.feature_step import FeatureStep
+from tollgate.steps.step_journal import JOURNAL_URL_VARIABLE
 
 NOW_US = 1_700_000_000_000_000
 DEADLINE = {"store_deadline_ms": "5000"}

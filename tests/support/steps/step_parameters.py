@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tollgate.schema import SLOT_FILE
-from tollgate.server.embedded import Embedded
+from tollgate.server.serving.embedded import Embedded
 
 
 @contextmanager

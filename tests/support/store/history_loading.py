@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import History
 from tollgate.replay import labels_of, purchases_of, spans
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.redis import RedisStore
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.redis_store import RedisStore
 
 
 def load_history(spec: FeatureSpec, history: History, *, store_url: str) -> None:

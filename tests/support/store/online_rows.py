@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import redis
 
-from tollgate.store.events import Purchases
-from tollgate.store.online import OnlineFeatures, Vectors
-from tollgate.store.redis import RedisStore
+from tollgate.store.online_features import OnlineFeatures, Vectors
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.store_events import Purchases
 
 OpenStore = Callable[..., RedisStore]
 

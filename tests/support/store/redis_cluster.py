@@ -12,12 +12,12 @@ import redis
 from redis.crc import key_slot
 
 from tests.support.store.redis_processes import free_ports, running
-from tollgate.server.child import Child
-from tollgate.server.environment import find_redis_server
-from tollgate.store.breaker import BreakerRules
-from tollgate.store.events import Labels, Purchases
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.slots import SLOTS
+from tollgate.server.processes.child import Child
+from tollgate.server.processes.environment import find_redis_server
+from tollgate.store.fallback.circuit_breaker import BreakerRules
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.cluster_nodes import SLOTS
+from tollgate.store.store_events import Labels, Purchases
 
 NOW_US = 1_600_000_000_000_000
 DEADLINE_S = 5.0

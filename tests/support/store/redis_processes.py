@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from tollgate.server.child import Child
+from tollgate.server.processes.child import Child
 
 REDIS = "redis-server"  # of Debian and Ubuntu
 

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from tollgate.features.entries import ENTRY
-from tollgate.features.spec import FeatureSpec
-from tollgate.store.events import (
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.windows.entity_entries import ENTRY
+from tollgate.store.redis.redis_store import Mode, RedisStore
+from tollgate.store.store_events import (
     Call,
     Labels,
     Packer,
@@ -19,7 +20,6 @@ from tollgate.store.events import (
     label_entries,
     purchase_entries,
 )
-from tollgate.store.redis import Mode, RedisStore
 
 APPLIED, DUPLICATE, TOO_LATE = 1, 2, 3
 

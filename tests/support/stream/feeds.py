@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tollgate.features.spec import FeatureSpec
-from tollgate.store.events import Labels, Purchases
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.store.store_events import Labels, Purchases
 from tollgate.stream.consumer import StreamConsumer
 from tollgate.stream.events import EventCodec
 from tollgate.stream.feed import Feed

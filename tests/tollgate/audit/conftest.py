@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from tests.support.audit.random_records import REPOSITORY
-from tollgate.audit.anchor import AnchorFile, AnchorMark, read_anchor
-from tollgate.audit.chain import Chain
-from tollgate.audit.releases import ReleaseArchive
-from tollgate.audit.sealing import Sealer
-from tollgate.audit.subjects import Subjects
+from tollgate.audit.chain.anchor import AnchorFile, AnchorMark, read_anchor
+from tollgate.audit.chain.chain import Chain
+from tollgate.audit.releases.archive import ReleaseArchive
+from tollgate.audit.worker.pseudonyms import Subjects
+from tollgate.audit.worker.sealing import Sealer
 
 
 class Journal(msgspec.Struct):

@@ -28,18 +28,18 @@ import redis
 
 from tests.support.audit.random_records import REPOSITORY, made
 from tests.support.checkout import checkout_environment
-from tollgate.audit.anchor import AnchorFile, read_anchor
-from tollgate.audit.chain import Chain
-from tollgate.audit.flags import flag_new
-from tollgate.audit.releases import ReleaseArchive
-from tollgate.audit.sealing import Sealer
-from tollgate.audit.source import ChunkSource
-from tollgate.audit.subjects import Subjects
-from tollgate.audit.verify import verify
-from tollgate.audit.worker import JournalWorker
-from tollgate.journal.entries import CHUNK_FIELD, stream_key
-from tollgate.journal.record import encode_chunk
-from tollgate.server.redis import EmbeddedRedis
+from tollgate.audit.chain.anchor import AnchorFile, read_anchor
+from tollgate.audit.chain.chain import Chain
+from tollgate.audit.chain.verification import verify
+from tollgate.audit.releases.archive import ReleaseArchive
+from tollgate.audit.worker.audit_worker import JournalWorker
+from tollgate.audit.worker.chunk_source import ChunkSource
+from tollgate.audit.worker.late_checks import flag_new
+from tollgate.audit.worker.pseudonyms import Subjects
+from tollgate.audit.worker.sealing import Sealer
+from tollgate.journal.decision_record import encode_chunk
+from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
+from tollgate.server.processes.redis_server import EmbeddedRedis
 
 SEAL_ROWS = 300  # small, so that most kills hit a seal
 STREAM = stream_key("fraud")

@@ -23,14 +23,14 @@ from typing import Any
 from tests.support.audit.file_tampering import OF_FILES
 from tests.support.audit.random_records import REPOSITORY, made
 from tests.support.audit.record_tampering import OF_RECORDS, Tampering
-from tollgate.audit.anchor import AnchorFile, AnchorMark, read_anchor
-from tollgate.audit.chain import Chain
-from tollgate.audit.content import LinkContent
-from tollgate.audit.flags import flag_new
-from tollgate.audit.releases import ReleaseArchive
-from tollgate.audit.sealing import Sealer
-from tollgate.audit.subjects import Subjects
-from tollgate.audit.verify import VerificationResult, verify
+from tollgate.audit.chain.anchor import AnchorFile, AnchorMark, read_anchor
+from tollgate.audit.chain.chain import Chain
+from tollgate.audit.chain.link_content import LinkContent
+from tollgate.audit.chain.verification import VerificationResult, verify
+from tollgate.audit.releases.archive import ReleaseArchive
+from tollgate.audit.worker.late_checks import flag_new
+from tollgate.audit.worker.pseudonyms import Subjects
+from tollgate.audit.worker.sealing import Sealer
 
 SEGMENTS, ROWS = 5, 60
 TAMPERINGS: tuple[Tampering, ...] = (*OF_RECORDS, *OF_FILES)

@@ -14,16 +14,16 @@ import yaml
 
 from tests.support.audit.decided_records import decided
 from tests.support.audit.random_records import REPOSITORY, SPEC_HASH, made
-from tollgate.audit import merkle
-from tollgate.audit.flags import flag_new
-from tollgate.audit.kept import FeatureRange
-from tollgate.audit.lookup import find_record
-from tollgate.audit.page import decision_page
-from tollgate.audit.reasons import ReasonSealer
-from tollgate.audit.told import DEGRADED_TEXTS, field_text, place_among
+from tollgate.audit.chain import merkle
+from tollgate.audit.releases.archived_release import FeatureRange
+from tollgate.audit.review.lookup import find_record
+from tollgate.audit.review.record_page import decision_page
+from tollgate.audit.review.record_text import DEGRADED_TEXTS, field_text, place_among
+from tollgate.audit.worker.late_checks import flag_new
+from tollgate.audit.worker.reasons import ReasonSealer
 from tollgate.errors import InputError
-from tollgate.features.entries import MISSING
 from tollgate.features.fields import hash_words
+from tollgate.features.windows.entity_entries import MISSING
 from tollgate.schema import Degraded
 
 Open = Callable[..., Any]
@@ -180,7 +180,7 @@ def test_fields_are_shown_as_sent(spec: Any) -> None:
     """A number with its decimals, a category by its word, a missing one as not sent."""
     import msgspec
 
-    from tollgate.features.definition import Field
+    from tollgate.features.spec.spec_definition import Field
 
     declared = msgspec.structs.replace(
         spec,

@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 
 from tests.support.audit.random_records import DECIDED_US, made
-from tollgate.audit.flags import flag_new
-from tollgate.audit.retention import retain
-from tollgate.audit.verify import verify
-from tollgate.features.spec import FeatureSpec
-from tollgate.journal.record import Records
+from tollgate.audit.chain.verification import verify
+from tollgate.audit.worker.late_checks import flag_new
+from tollgate.audit.worker.retention import retain
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.journal.decision_record import Records
 
 Open = Callable[..., Any]
 

@@ -17,11 +17,11 @@ from clients.client import Client
 from tests.support.audit.random_records import REPOSITORY
 from tests.support.store.history_loading import load_history
 from tollgate.cli.app import app
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import history_of
-from tollgate.journal.entries import CHUNK_FIELD, stream_key
-from tollgate.journal.record import decode_chunk
-from tollgate.server.embedded import Embedded, serve
+from tollgate.journal.decision_record import decode_chunk
+from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
+from tollgate.server.serving.embedded import Embedded, serve
 
 pytestmark = pytest.mark.slow
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.audit.file_tampering import cut_the_end
 from tests.support.audit.random_records import made
 from tests.tollgate.audit.tamper import TAMPERINGS, run, sealed_journal
-from tollgate.audit.verify import verify
+from tollgate.audit.chain.verification import verify
 from tollgate.errors import InputError, JournalError
 
 Open = Callable[..., Any]
@@ -84,7 +84,7 @@ def test_half_a_line_of_an_anchor_is_replaced(open_journal: Open) -> None:
 
 def test_folder_of_another_product_is_refused(open_journal: Open) -> None:
     """A folder holds the journal of one product."""
-    from tollgate.audit.chain import Chain
+    from tollgate.audit.chain.chain import Chain
 
     folder = open_journal().folder
     with pytest.raises(InputError, match="is the journal of fraud, not of credit"):
@@ -106,7 +106,7 @@ def test_two_processes_add_in_turn(open_journal: Open) -> None:
 
 def test_missing_link_stops_a_worker(open_journal: Open) -> None:
     """Also without an anchor: a number is missing, and a later one exists."""
-    from tollgate.audit.chain import Chain
+    from tollgate.audit.chain.chain import Chain
 
     journal = open_journal()
     journal.sealer.seal([made(5)])

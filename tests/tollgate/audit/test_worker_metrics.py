@@ -12,12 +12,18 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.audit.random_records import DECIDED_US, made
-from tollgate.audit.metrics import WorkerMetrics
-from tollgate.audit.source import ChunkSource
-from tollgate.audit.times import utc_text, utc_us
-from tollgate.audit.worker import JournalWorker
-from tollgate.journal.entries import CHUNK_FIELD, END_FIELD, End, encode_end, stream_key
-from tollgate.journal.record import encode_chunk
+from tollgate.audit.chain.clock import utc_text, utc_us
+from tollgate.audit.worker.audit_metrics import WorkerMetrics
+from tollgate.audit.worker.audit_worker import JournalWorker
+from tollgate.audit.worker.chunk_source import ChunkSource
+from tollgate.journal.decision_record import encode_chunk
+from tollgate.journal.stream_entries import (
+    CHUNK_FIELD,
+    END_FIELD,
+    End,
+    encode_end,
+    stream_key,
+)
 
 STREAM = stream_key("fraud")
 

@@ -16,10 +16,10 @@ from tests.support.journal.numbered_decisions import (
     rows_of,
     writer_of,
 )
-from tollgate.audit.lookup import find_record
-from tollgate.audit.source import ChunkSource
-from tollgate.audit.verify import verify
-from tollgate.audit.worker import JournalWorker
+from tollgate.audit.chain.verification import verify
+from tollgate.audit.review.lookup import find_record
+from tollgate.audit.worker.audit_worker import JournalWorker
+from tollgate.audit.worker.chunk_source import ChunkSource
 
 Open = Callable[..., Any]
 

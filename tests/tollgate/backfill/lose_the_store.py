@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from loadtests.filling import HISTORY_DAYS, simulated_history
+from loadtests.servers.store_filling import HISTORY_DAYS, simulated_history
 from tests.tollgate.repair.outage_under_load import (
     REPOSITORY,
     columns_of,
@@ -37,14 +37,14 @@ from tests.tollgate.repair.outage_under_load import (
     values_of,
 )
 from tollgate.backfill.materialize import materialize
-from tollgate.features.entries import ENTRY, HEADER
-from tollgate.features.spec import load_spec
+from tollgate.features.spec.feature_spec import load_spec
+from tollgate.features.windows.entity_entries import ENTRY, HEADER
 from tollgate.history import History
-from tollgate.repair.segments import segments
-from tollgate.server.embedded import serve
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.redis import RedisStore
-from tollgate.store.writer import EventWriter
+from tollgate.repair.spool_segments import segments
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.server.serving.embedded import serve
+from tollgate.store.event_writer import EventWriter
+from tollgate.store.redis.redis_store import RedisStore
 from tollgate.stream.events import EventCodec
 from tollgate.stream.feed import RedisFeed
 

@@ -13,12 +13,12 @@ import redis
 from tollgate.backfill.copying import CopyCounts, copy_state
 from tollgate.backfill.materialize import materialize
 from tollgate.errors import InputError
-from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import History, history_of
 from tollgate.replay import labels_of, purchases_of
 from tollgate.simulate import simulate
-from tollgate.store.redis import RedisStore
-from tollgate.store.writer import EventWriter
+from tollgate.store.event_writer import EventWriter
+from tollgate.store.redis.redis_store import RedisStore
 
 OpenStore = Callable[..., RedisStore]
 

@@ -15,13 +15,13 @@ import pytest
 import redis
 
 from tollgate.backfill.materialize import MaterializeCounts, materialize, within_reach
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import History, history_of
 from tollgate.replay import labels_of, purchases_of, spans
-from tollgate.server.redis import EmbeddedRedis
+from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.simulate import simulate
-from tollgate.store.redis import RedisStore
-from tollgate.store.writer import EventWriter
+from tollgate.store.event_writer import EventWriter
+from tollgate.store.redis.redis_store import RedisStore
 
 OpenStore = Callable[..., RedisStore]
 
@@ -201,9 +201,9 @@ RUN = """
 import sys
 from pathlib import Path
 from tollgate.backfill.materialize import materialize
-from tollgate.features.spec import load_spec
+from tollgate.features.spec.feature_spec import load_spec
 from tollgate.history import read_history
-from tollgate.store.redis import RedisStore
+from tollgate.store.redis.redis_store import RedisStore
 spec = load_spec(Path(sys.argv[1]))
 history = read_history(Path(sys.argv[2]), spec=spec)
 store = RedisStore(sys.argv[3], deadline_s=10)

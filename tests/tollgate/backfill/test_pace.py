@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 
 from tollgate.backfill.pace import Pace, open_pace
-from tollgate.features.spec import FeatureSpec
-from tollgate.store.feeds import PURCHASES, feed_key, pack_watermark
-from tollgate.store.redis import RedisStore
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.store.feed_watermarks import PURCHASES, feed_key, pack_watermark
+from tollgate.store.redis.redis_store import RedisStore
 
 
 class Clock:

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from tollgate.challenger.bins import CLUSTERS, TIME_BINS, time_bins
-from tollgate.challenger.counts import ALL, DEGRADED, ERRORS, Arm, Group, Pairs
-from tollgate.challenger.gates import broken, judge, passed
-from tollgate.challenger.kept import Trial, TrialState, load, save
+from tollgate.challenger.decision_counts import ALL, DEGRADED, ERRORS, Arm, Group, Pairs
+from tollgate.challenger.stored_counts import Trial, TrialState, load, save
+from tollgate.challenger.trial_gates import broken, judge, passed
 from tollgate.errors import InputError, PolicyError
-from tollgate.repository.gates import Gates, read_gates
+from tollgate.repository.gate_limits import Gates, read_gates
 
 CHECKOUT = Path(__file__).parents[3]
 TRIAL = Trial("fraud", "shadow", "fraud-1", "fraud-2", "2026-11-21T19:00:00Z")

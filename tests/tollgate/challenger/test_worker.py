@@ -24,13 +24,13 @@ from tests.support.challenger.trial_repository import (
     trial_state,
     work,
 )
-from tollgate.audit.source import ChunkSource
-from tollgate.challenger.counts import ALL, group_names
-from tollgate.challenger.gates import Gates, judge
+from tollgate.audit.worker.chunk_source import ChunkSource
+from tollgate.challenger.decision_counts import ALL, group_names
+from tollgate.challenger.trial_gates import Gates, judge
 from tollgate.challenger.trials import current_trials
-from tollgate.journal.entries import CHUNK_FIELD
-from tollgate.repository.history import read_history
-from tollgate.repository.release import read_release, write_release
+from tollgate.journal.stream_entries import CHUNK_FIELD
+from tollgate.repository.releases.release_file import read_release, write_release
+from tollgate.repository.releases.release_history import read_history
 
 
 @pytest.fixture

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 
 from tollgate.backfill.materialize import MaterializeCounts
 from tollgate.cli.app import app
-from tollgate.cli.backfill import _counts_text
-from tollgate.features.spec import FeatureSpec
-from tollgate.repair.segments import locked
-from tollgate.repair.spool import PurchaseSpool
-from tollgate.store.events import Purchases
+from tollgate.cli.operations.backfill_commands import _counts_text
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.repair.event_spool import PurchaseSpool
+from tollgate.repair.spool_segments import locked
+from tollgate.store.store_events import Purchases
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 

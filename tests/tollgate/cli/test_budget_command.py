@@ -16,13 +16,13 @@ import pytest
 
 from clients.codec import requests_of
 from clients.columns import check_columns
-from loadtests.made_up import synthetic_purchases
-from loadtests.open_loop import evenly
 from loadtests.paced.callers import send
-from loadtests.supervised import Supervised, supervised
-from loadtests.watching import record_batches
-from tollgate.features.spec import load_spec
-from tollgate.features.wire import all_fields, wire_inputs
+from loadtests.requests.open_loop import evenly
+from loadtests.requests.synthetic import synthetic_purchases
+from loadtests.servers.step_batches import record_batches
+from loadtests.servers.supervised import Supervised, supervised
+from tollgate.features.spec.feature_spec import load_spec
+from tollgate.features.spec.request_inputs import all_fields, wire_inputs
 from tollgate.server.address import find_server
 from tollgate.supervisor.stubs import find_stubs
 

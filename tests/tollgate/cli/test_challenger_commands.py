@@ -25,14 +25,14 @@ from tests.support.challenger.trial_repository import (
     send,
     trial_state,
 )
-from tollgate.challenger.counts import ALL, Arm, Group, Pairs
-from tollgate.challenger.kept import TrialState, folder_of, save
+from tollgate.challenger.decision_counts import ALL, Arm, Group, Pairs
+from tollgate.challenger.stored_counts import TrialState, folder_of, save
 from tollgate.challenger.trials import trial_of
-from tollgate.repository import trial
-from tollgate.repository.history import read_history
-from tollgate.repository.mirror import Mirror
-from tollgate.repository.objects import Objects
-from tollgate.repository.release import read_release
+from tollgate.repository.releases import trial_changes
+from tollgate.repository.releases.release_file import read_release
+from tollgate.repository.releases.release_history import read_history
+from tollgate.repository.remote.mirror import Mirror
+from tollgate.repository.remote.objects import Objects
 from tollgate.repository.snapshot import RepositorySnapshot
 
 pytestmark = pytest.mark.slow
@@ -192,7 +192,9 @@ def test_the_shadow_that_counts_is_the_last_whatever_the_clock_said(
     counts = folder_of(repository.parent / "state", "fraud")
     for began, rows_each in (("2099-01-01T00:00:00Z", 1_000), (None, 0)):
         if began:
-            monkeypatch.setattr(trial, "now_text", lambda: "2099-01-01T00:00:00Z")
+            monkeypatch.setattr(
+                trial_changes, "now_text", lambda: "2099-01-01T00:00:00Z"
+            )
         begin(repository, fraud_model=2)
         monkeypatch.undo()
         current = read_release(repository, product="fraud")
@@ -201,7 +203,7 @@ def test_the_shadow_that_counts_is_the_last_whatever_the_clock_said(
         groups = {ALL: Group(pairs=pairs, champion=arm, challenger=arm)}
         save(counts, TrialState(trial_of(current), groups=groups))
         if began:
-            ended = trial.without_challenger(
+            ended = trial_changes.without_challenger(
                 RepositorySnapshot(repository), product="fraud"
             )
             put(repository, ended, "challenger stop", current)

@@ -187,7 +187,7 @@ def test_score_without_a_server_says_what_to_do(run: Run) -> None:
 @pytest.mark.slow
 def test_score_takes_and_gives_every_format(run: Run, tmp_path: Path) -> None:
     """The same decisions from Parquet, CSV and JSON lines; bad rows fail alone."""
-    from tollgate.server.embedded import serve
+    from tollgate.server.serving.embedded import serve
 
     frame = pl.DataFrame(
         {

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from converters.baseline import train_baseline
 from tollgate.cli.app import app
-from tollgate.features.spec import load_spec
+from tollgate.features.spec.feature_spec import load_spec
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 SPEC = REPOSITORY / "credit_features/1/features.yaml"

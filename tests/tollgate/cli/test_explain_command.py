@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from tests.support.audit.decided_records import decided
 from tests.support.audit.random_records import REPOSITORY
 from tollgate.cli.app import app
-from tollgate.journal.entries import CHUNK_FIELD, stream_key
-from tollgate.journal.record import encode_chunk
+from tollgate.journal.decision_record import encode_chunk
+from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
 
 
 def run(*arguments: str) -> tuple[int, str]:

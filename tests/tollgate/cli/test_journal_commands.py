@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 
 from tests.support.audit.decided_records import decided
 from tests.support.audit.random_records import REPOSITORY, made
-from tollgate.audit.chain import Chain
+from tollgate.audit.chain.chain import Chain
 from tollgate.cli.app import app
-from tollgate.journal.entries import CHUNK_FIELD, stream_key
-from tollgate.journal.record import encode_chunk
+from tollgate.journal.decision_record import encode_chunk
+from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
 
 Run = Callable[..., tuple[int, str]]
 

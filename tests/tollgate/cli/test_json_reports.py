@@ -15,11 +15,11 @@ import pytest
 import typer
 import yaml
 
-from tollgate.audit.accuracy import ReleaseAccuracy
-from tollgate.audit.explained import ExplainedRecord
-from tollgate.audit.replay import ReplayResult
-from tollgate.audit.verify import VerificationResult
-from tollgate.challenger.report import TrialReport
+from tollgate.audit.chain.verification import VerificationResult
+from tollgate.audit.releases.journal_replay import ReplayResult
+from tollgate.audit.releases.label_accuracy import ReleaseAccuracy
+from tollgate.audit.review.explanation import ExplainedRecord
+from tollgate.challenger.trial_report import TrialReport
 from tollgate.cli import console, main
 from tollgate.cli.app import app
 from tollgate.redecide import PolicyComparison

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 from xgboost import XGBClassifier
 
-from tollgate.features.spec import load_spec
+from tollgate.features.spec.feature_spec import load_spec
 from tollgate.server.address import find_server
 
 CHECKOUT = Path(__file__).resolve().parents[3]

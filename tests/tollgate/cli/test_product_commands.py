@@ -17,11 +17,12 @@ import polars as pl
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from tollgate.cli import main, product_making
-from tollgate.product.asked import ProductChoices
+from tollgate.cli import main
+from tollgate.cli.products import product_creation
+from tollgate.product.choices import ProductChoices
 from tollgate.product.plan import make_plan
 from tollgate.repository.hashes import hash_tree
-from tollgate.repository.release import read_release
+from tollgate.repository.releases.release_file import read_release
 
 CHECKOUT = Path(__file__).parents[3]
 PROGRAM = (sys.executable, "-c", "from tollgate.cli import main; main()")
@@ -147,7 +148,7 @@ def test_interrupted_creation_leaves_the_repository_unchanged(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        product_making.create_product(
+        product_creation.create_product(
             plan,
             repository=repository,
             model=None,

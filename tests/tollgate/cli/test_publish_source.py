@@ -18,7 +18,7 @@ import polars as pl
 import pytest
 from lightgbm import LGBMClassifier
 
-from tollgate.features.spec import load_spec
+from tollgate.features.spec.feature_spec import load_spec
 
 pytestmark = pytest.mark.slow
 

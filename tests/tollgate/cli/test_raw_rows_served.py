@@ -23,9 +23,9 @@ from sklearn.preprocessing import StandardScaler
 
 from clients.client import Client
 from clients.decisions import join
-from tollgate.features.spec import load_spec
-from tollgate.features.wire import wire_inputs
-from tollgate.server.embedded import serve
+from tollgate.features.spec.feature_spec import load_spec
+from tollgate.features.spec.request_inputs import wire_inputs
+from tollgate.server.serving.embedded import serve
 
 PROGRAM = (sys.executable, "-c", "from tollgate.cli import main; main()")
 NAMES = ("a", "b", "c", "d")

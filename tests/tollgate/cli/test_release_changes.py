@@ -17,18 +17,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tollgate.cli.following import wait_for
+from tollgate.cli.operations.release_wait import wait_for
 from tollgate.errors import ServerError
-from tollgate.repository.activation import activate, compose_next
-from tollgate.repository.release import (
+from tollgate.repository.releases.activation import activate, compose_next
+from tollgate.repository.releases.release_file import (
     Release,
     read_release,
     release_content,
     write_release,
 )
+from tollgate.repository.releases.trial_changes import with_challenger
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.repository.trial import with_challenger
-from tollgate.supervisor.converging import ReconcileStatus, digest_of
+from tollgate.supervisor.reconciler import ReconcileStatus, digest_of
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 

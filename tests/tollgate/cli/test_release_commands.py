@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.supervised import Supervised, supervised
-from tollgate.repository.release import read_release
+from loadtests.servers.supervised import Supervised, supervised
+from tollgate.repository.releases.release_file import read_release
 
 pytestmark = pytest.mark.slow
 

@@ -14,14 +14,14 @@ import polars as pl
 import pytest
 
 from tests.support.store.relay import Relay
-from tollgate.cli import score
-from tollgate.features.spec import FeatureSpec
+from tollgate.cli.decisions import score_command
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.schema import Degraded
-from tollgate.server.embedded import serve
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.events import Purchases
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.redis import RedisStore
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.server.serving.embedded import serve
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.store_events import Purchases
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 NOW_US = 1_700_000_000_000_000
@@ -141,8 +141,8 @@ def answers(*rows: tuple[str, int]) -> dict[str, list[object]]:
 
 def failed_rows(given: dict[str, list[object]]) -> int:
     """Say what became of the rows, and count those that failed."""
-    summary = score._summary(given)
-    score._say(summary)
+    summary = score_command._summary(given)
+    score_command._say(summary)
     assert summary["rows"] == len(given["error"])
     failed: int = summary["failed"]
     return failed

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from tollgate.cli import challenger
-from tollgate.cli.scraping import serve_metrics
+from tollgate.cli.metrics_port import serve_metrics
+from tollgate.cli.operations import challenger_commands
 from tollgate.errors import InputError
-from tollgate.server.environment import free_port
+from tollgate.server.processes.environment import free_port
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 
@@ -54,7 +54,7 @@ def test_other_hosts_read_metrics_only_if_allowed() -> None:
 def test_a_worker_of_trials_listens_on_the_given_address(tmp_path: Path) -> None:
     """An address that is not this machine's is refused, before any row is read."""
     with pytest.raises(InputError, match=r"cannot listen on 192\.0\.2\.1:9"):
-        challenger.run(
+        challenger_commands.run(
             journal_url="redis://127.0.0.1:1",
             metrics_port=9,
             metrics_host="192.0.2.1",

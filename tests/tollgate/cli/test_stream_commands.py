@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import redis
 
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.feeds import FEEDS, LABELS, feed_key
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.store.feed_watermarks import FEEDS, LABELS, feed_key
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 

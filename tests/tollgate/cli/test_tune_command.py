@@ -15,17 +15,17 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.supervised import Supervised, supervised
+from loadtests.servers.supervised import Supervised, supervised
 from loadtests.tuner.override import Override
 from loadtests.tuner.settings import Roles
 from loadtests.tuner.space import Candidate
-from tollgate.cli.tune import tune as tune_here
+from tollgate.cli.operations.tune_command import tune as tune_here
 from tollgate.errors import InputError, ServerError
-from tollgate.repository.product import read_product
-from tollgate.server import control
+from tollgate.repository.product_models import read_product
 from tollgate.server.address import Address, find_server
-from tollgate.server.loaded import record_path
-from tollgate.supervisor.faults import read_faults
+from tollgate.server.serving.loaded import record_path
+from tollgate.server.triton import control
+from tollgate.supervisor.fault_log import read_faults
 
 pytestmark = pytest.mark.slow
 

@@ -22,8 +22,8 @@ from tollgate.explanation import (
     encode_explanation,
     read_explanation,
 )
-from tollgate.explanation import file as explanation_file
-from tollgate.explanation.document import unexplained
+from tollgate.explanation import explanation_file as explanation_file
+from tollgate.explanation.explanation_document import unexplained
 
 
 @pytest.fixture

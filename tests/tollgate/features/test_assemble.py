@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tollgate.features.assemble import assemble, defaults
-from tollgate.features.spec import FeatureSpec, load_spec
-from tollgate.features.windows import Sums
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
+from tollgate.features.windows.window_sums import Sums
 
 AGGREGATES = """\
 version: 1

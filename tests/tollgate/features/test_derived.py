@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tollgate.features.assemble import assemble, defaults
-from tollgate.features.entries import MISSING
-from tollgate.features.spec import FeatureSpec, load_spec
-from tollgate.features.windows import Sums
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
+from tollgate.features.windows.entity_entries import MISSING
+from tollgate.features.windows.window_sums import Sums
 
 SPEC = """\
 version: 1

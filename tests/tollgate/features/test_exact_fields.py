@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tollgate.audit.told import field_text
+from tollgate.audit.review.record_text import field_text
 from tollgate.errors import SpecError
-from tollgate.features.assemble import defaults
-from tollgate.features.entries import MISSING
-from tollgate.features.exact import exact_features
-from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.features.assemble import defaults, exact_features
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
+from tollgate.features.windows.entity_entries import MISSING
 from tollgate.policy import Policy, RowFacts, decide, load_policy
 from tollgate.schema import (
     context_dtype,

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tollgate.features.definition import Field
-from tollgate.features.entries import MISSING
 from tollgate.features.fields import codes, hash_words, lacks_fields, scaled
-from tollgate.features.spec import load_spec
+from tollgate.features.spec.feature_spec import load_spec
+from tollgate.features.spec.spec_definition import Field
+from tollgate.features.windows.entity_entries import MISSING
 
 WEIGHT = Field(
     name="weight", type="number", decimals=2, low=-100, high=5000, vocabulary=()

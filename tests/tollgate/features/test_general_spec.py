@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tollgate.errors import SpecError
-from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 
 SMALL = """\
 version: 1

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from tollgate.features.offline import build, feature_columns
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import History, history_of, read_history, read_table
 
 DAYS = (1, 7, 30)

@@ -10,7 +10,13 @@ from pathlib import Path
 import grpc
 import pytest
 
-from tollgate.gateway.metrics import ASKED, CALLERS, OUTCOMES, STATUSES, GatewayMetrics
+from tollgate.gateway.gateway_metrics import (
+    ASKED,
+    CALLERS,
+    OUTCOMES,
+    STATUSES,
+    GatewayMetrics,
+)
 from tollgate.gateway.template import INSPECTION, TEMPLATE, Limits
 
 COMMAND = "from tollgate.cli import main; main()"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tollgate.errors import InputError
-from tollgate.gateway.requests_log import RequestsLog
+from tollgate.gateway.gateway_metrics import RequestsLog
 
 
 @pytest.fixture

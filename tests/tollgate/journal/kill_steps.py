@@ -24,11 +24,11 @@ from collections import Counter
 from pathlib import Path
 
 from clients.client import Client
-from loadtests.supervised import Supervised, supervised
+from loadtests.servers.supervised import Supervised, supervised
 from tests.support.journal.numbered_decisions import chunks_in, ends_in, wait_until
 from tollgate.errors import TollgateError
 from tollgate.server.address import find_server
-from tollgate.supervisor.flapping import MOST  # deaths a minute that are mended
+from tollgate.supervisor.recovery import MOST  # deaths a minute that are mended
 
 CHECKOUT = Path(__file__).parents[3]
 STEP = "fraud_decision"

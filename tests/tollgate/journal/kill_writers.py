@@ -41,15 +41,15 @@ from tests.support.journal.numbered_decisions import (
     wait_until,
 )
 from tollgate.journal.chunks import Chunk
+from tollgate.journal.decision_record import Records
+from tollgate.journal.journal_opening import DEADLINE_S
+from tollgate.journal.journal_spool import JournalSpool
+from tollgate.journal.journal_stream import JournalStream
+from tollgate.journal.journal_writer import JournalWriter
 from tollgate.journal.mark import Mark
-from tollgate.journal.opening import DEADLINE_S
-from tollgate.journal.record import Records
-from tollgate.journal.spool import JournalSpool
-from tollgate.journal.stream import JournalStream
-from tollgate.journal.writer import JournalWriter
-from tollgate.repair.segments import segments
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.line import open_pipeline
+from tollgate.repair.spool_segments import segments
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.store.redis.pipelined_connection import open_pipeline
 
 BATCH_ROWS = 4
 EVERY_S = 0.002

@@ -17,11 +17,11 @@ from tests.support.journal.numbered_decisions import (
     wait_until,
     writer_of,
 )
-from tollgate.journal.stream import JournalStream
-from tollgate.repair.segments import segments
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.server.socket_path import short_socket_path
-from tollgate.store.line import open_pipeline
+from tollgate.journal.journal_stream import JournalStream
+from tollgate.repair.spool_segments import segments
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.server.processes.socket_path import short_socket_path
+from tollgate.store.redis.pipelined_connection import open_pipeline
 
 
 def names(count: int) -> list[bytes]:

@@ -22,13 +22,13 @@ from tests.support.journal.numbered_decisions import (
 )
 from tollgate.errors import JournalError
 from tollgate.journal.chunks import pack
-from tollgate.journal.delivery import Delivery
-from tollgate.journal.record import decode_chunk
-from tollgate.journal.spool import JournalSpool
-from tollgate.journal.stream import JournalStream
-from tollgate.repair.segments import SegmentFile, SegmentHeader, frame, segments
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.connection import Command
+from tollgate.journal.decision_record import decode_chunk
+from tollgate.journal.journal_spool import JournalSpool
+from tollgate.journal.journal_stream import JournalStream
+from tollgate.journal.journal_writer import Delivery
+from tollgate.repair.spool_segments import SegmentFile, SegmentHeader, frame, segments
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.store.redis.connection import Command
 from tollgate.worker import tallies
 
 

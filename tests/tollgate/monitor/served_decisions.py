@@ -27,9 +27,9 @@ from typer.testing import CliRunner
 from tollgate.cli import pipeline
 from tollgate.cli.app import app
 from tollgate.cli.replaying import purchases_in_reach
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import history_of
-from tollgate.server.embedded import serve
+from tollgate.server.serving.embedded import serve
 from tollgate.simulate import simulate
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"

@@ -15,13 +15,18 @@ from tests.support.monitor.sealed_journals import (
     decisions,
     labels_of,
 )
-from tollgate.audit.labels import REVISION, pseudonymised, read_labels, seal_labels
-from tollgate.audit.rows import EVENT, MOMENT
-from tollgate.audit.subjects import TRANSACTION
-from tollgate.features.document import LABEL, LABEL_TIME
-from tollgate.features.spec import FeatureSpec
+from tollgate.audit.releases.record_rows import EVENT, MOMENT
+from tollgate.audit.worker.label_journal import (
+    REVISION,
+    pseudonymised,
+    read_labels,
+    seal_labels,
+)
+from tollgate.audit.worker.pseudonyms import TRANSACTION
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.spec.spec_document import LABEL, LABEL_TIME
 from tollgate.monitor.accuracy import DailyAccuracy, LabelRule, known_by
-from tollgate.monitor.looking import MonitorOptions, ProductMonitor
+from tollgate.monitor.journal_monitor import MonitorOptions, ProductMonitor
 
 DAYS, PER_DAY = 40, 4_000
 FRAUD, CAUGHT, FALSE = 0.05, 0.6, 0.02

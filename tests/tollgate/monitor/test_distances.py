@@ -16,7 +16,7 @@ from tollgate.monitor.distances import (
     design_effect,
 )
 from tollgate.monitor.tallies import CLUSTERS, ColumnCounts
-from tollgate.monitor.training import marks_of
+from tollgate.monitor.training_baseline import marks_of
 
 SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 

@@ -20,13 +20,18 @@ from tests.support.monitor.sealed_journals import (
     labels_of,
     shifted,
 )
-from tollgate.audit.labels import read_labels, seal_labels
+from tollgate.audit.worker.label_journal import read_labels, seal_labels
 from tollgate.errors import InputError
-from tollgate.features.spec import FeatureSpec
-from tollgate.monitor.looking import MonitorOptions, ProductMonitor
-from tollgate.monitor.metrics import MEANINGS, PREFIX, MonitorMetrics, samples_of
-from tollgate.monitor.page import monitor_page
-from tollgate.observability.table import PAGES
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.monitor.journal_monitor import MonitorOptions, ProductMonitor
+from tollgate.monitor.monitor_metrics import (
+    MEANINGS,
+    PREFIX,
+    MonitorMetrics,
+    samples_of,
+)
+from tollgate.monitor.monitor_page import monitor_page
+from tollgate.observability.metrics_table import PAGES
 from tollgate.worker import LoopCollector, Worker
 
 PAPER = Path(__file__).parents[3] / "docs/monitor.md"

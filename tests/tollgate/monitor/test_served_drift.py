@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.monitor.sealed_journals import LOOKED_US
 from tests.tollgate.monitor.served_decisions import REPOSITORY, decide
-from tollgate.features.spec import FeatureSpec
-from tollgate.monitor.looking import MonitorOptions, ProductMonitor
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.monitor.journal_monitor import MonitorOptions, ProductMonitor
 from tollgate.simulate import simulate
 
 pytestmark = pytest.mark.slow

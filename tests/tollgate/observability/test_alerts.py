@@ -12,10 +12,16 @@ import pytest
 from typer.testing import CliRunner
 
 from tollgate.cli.app import app
-from tollgate.observability.alerts import all_alerts, rule_files
-from tollgate.observability.selecting import restrict
-from tollgate.observability.slo_rules import FAILED, LATE, WINDOWS, bucket_s
-from tollgate.observability.table import metrics
+from tollgate.observability.alerts import (
+    FAILED,
+    LATE,
+    WINDOWS,
+    all_alerts,
+    bucket_s,
+    rule_files,
+)
+from tollgate.observability.metric_selection import restrict
+from tollgate.observability.metrics_table import metrics
 
 HOUSE = Path(__file__).parents[3]
 REPOSITORY = HOUSE / "model_repository"

@@ -20,8 +20,8 @@ from tollgate.observability.dashboards import (
     dashboard_files,
     expr_of,
 )
+from tollgate.observability.metrics_table import series_names
 from tollgate.observability.panel import Board
-from tollgate.observability.table import series_names
 
 COMMITTED = FOLDER
 CHART_FILES = Path(__file__).parents[3] / "helm" / "tollgate" / "files"

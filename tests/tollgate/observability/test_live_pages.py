@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from clients.client import Client
-from loadtests.supervised import Supervised
-from loadtests.supervised import supervised as supervised_up
-from tollgate.observability.row import MetricRow
-from tollgate.observability.table import PAGES
+from loadtests.servers.supervised import Supervised
+from loadtests.servers.supervised import supervised as supervised_up
+from tollgate.observability.metrics_table import PAGES, MetricRow
 
 pytestmark = pytest.mark.slow
 

@@ -14,14 +14,14 @@ from prometheus_client import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from tollgate.audit.metrics import WorkerMetrics
-from tollgate.challenger.counts import ALL, Arm, Group, Pairs
-from tollgate.challenger.kept import Trial, TrialState
-from tollgate.challenger.metrics import TrialMetrics
-from tollgate.challenger.worker import TrialWorkerCounts
-from tollgate.gateway.metrics import GatewayMetrics
+from tollgate.audit.worker.audit_metrics import WorkerMetrics
+from tollgate.challenger.challenger_metrics import TrialMetrics
+from tollgate.challenger.challenger_worker import TrialWorkerCounts
+from tollgate.challenger.decision_counts import ALL, Arm, Group, Pairs
+from tollgate.challenger.stored_counts import Trial, TrialState
+from tollgate.gateway.gateway_metrics import GatewayMetrics
 from tollgate.gateway.template import Limits
-from tollgate.observability.table import (
+from tollgate.observability.metrics_table import (
     CUSTOM,
     PAGES,
     Page,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tollgate.policy.compare import compare
-from tollgate.policy.document import read_document
+from tollgate.policy.policy_difference import compare
+from tollgate.policy.policy_document import read_document
 
 OLD = """
 version: 1

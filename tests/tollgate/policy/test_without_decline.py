@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from converters.purpose import purpose_of
-from tollgate.audit.explained import ExplainedRecord, Threshold
+from tollgate.audit.review.explanation import ExplainedRecord, Threshold
 from tollgate.cli.app import app
-from tollgate.cli.explain import _print
+from tollgate.cli.decisions.explain_command import _print
 from tollgate.errors import PolicyError
 from tollgate.policy import Policy, RowFacts, decide, load_policy
-from tollgate.policy.compare import compare
-from tollgate.policy.document import read_document
+from tollgate.policy.policy_difference import compare
+from tollgate.policy.policy_document import read_document
 
 MODELS = Path(__file__).resolve().parents[3] / "model_repository"
 SPEC = MODELS / "fraud_features" / "1" / "features.yaml"

@@ -11,7 +11,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from typer.testing import CliRunner
 
 from tollgate.cli.app import app
-from tollgate.features.spec import load_spec
+from tollgate.features.spec.feature_spec import load_spec
 from tollgate.product.config_text import config_texts
 from tollgate.product.policy_text import slo_text
 

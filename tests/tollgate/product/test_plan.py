@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from tollgate.errors import InputError
-from tollgate.product import usable
-from tollgate.product.asked import ProductChoices
+from tollgate.product import table_reading
+from tollgate.product.choices import ProductChoices
 from tollgate.product.plan import Plan, make_plan
 
 ROWS = 400
@@ -126,7 +126,7 @@ def test_very_many_rows_are_limited(
     table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To the newest if they have times; else to random rows, the same each time."""
-    monkeypatch.setattr(usable, "MOST_ROWS", 300)
+    monkeypatch.setattr(table_reading, "MOST_ROWS", 300)
     when = 1_700_000_000 + 3_600 * CHANCE.permutation(ROWS)
     columns = {"x": X, "when": when, "y": Y}
     newest = planned(table, columns, time="when")

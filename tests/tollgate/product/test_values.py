@@ -8,7 +8,7 @@ import math
 import polars as pl
 import pytest
 
-from tollgate.product.values import (
+from tollgate.product.table_reading import (
     as_numbers,
     as_text,
     as_times_us,

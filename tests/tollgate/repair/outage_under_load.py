@@ -30,21 +30,21 @@ import numpy as np
 
 from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
-from loadtests.filling import HISTORY_DAYS, fill_store, simulated_history
-from loadtests.open_loop import evenly
 from loadtests.paced.callers import send
 from loadtests.paced.calls import Results
-from loadtests.repaired import values_of
-from loadtests.traffic import traffic_of
-from tollgate.features.spec import FeatureSpec, load_spec
+from loadtests.requests.open_loop import evenly
+from loadtests.requests.traffic import traffic_of
+from loadtests.servers.store_comparison import values_of
+from loadtests.servers.store_filling import HISTORY_DAYS, fill_store, simulated_history
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import History
-from tollgate.repair.segments import segments
+from tollgate.repair.spool_segments import segments
 from tollgate.schema import EVENT_TIME, TRANSACTION_ID
-from tollgate.server.embedded import Embedded, serve
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.events import Purchases
-from tollgate.store.redis import RedisStore
-from tollgate.store.writer import EventWriter
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.store.event_writer import EventWriter
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.store_events import Purchases
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 _TIMEOUT_S = 5.0

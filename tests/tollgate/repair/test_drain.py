@@ -16,21 +16,21 @@ import pytest
 import redis
 
 from tollgate.errors import StoreError
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.repair.background import drain_text, draining
 from tollgate.repair.drain import DEAD_LETTERS, DrainResult, SpoolDrain
-from tollgate.repair.segments import (
+from tollgate.repair.event_spool import PurchaseSpool
+from tollgate.repair.spool_segments import (
     SegmentFile,
     SegmentHeader,
     frame,
     locked,
     segments,
 )
-from tollgate.repair.spool import PurchaseSpool
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.events import Purchases
-from tollgate.store.redis import RedisStore
-from tollgate.store.writer import EventWriter
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.store.event_writer import EventWriter
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.store_events import Purchases
 from tollgate.stream.events import EventCodec
 from tollgate.worker import tallies
 
@@ -217,7 +217,7 @@ DRAIN = """
 import sys
 from pathlib import Path
 from tollgate.repair.drain import SpoolDrain
-from tollgate.store.redis import RedisStore
+from tollgate.store.redis.redis_store import RedisStore
 drain = SpoolDrain(Path(sys.argv[1]), RedisStore(sys.argv[2], deadline_s=5))
 print("ready", flush=True)
 drain.run()

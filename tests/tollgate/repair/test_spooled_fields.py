@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import redis
 
-from tollgate.features.entries import MISSING
 from tollgate.features.fields import hash_words
-from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
+from tollgate.features.windows.entity_entries import MISSING
 from tollgate.repair.drain import SpoolDrain
-from tollgate.repair.spool import PurchaseSpool
-from tollgate.store.events import Purchases
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.redis import RedisStore
+from tollgate.repair.event_spool import PurchaseSpool
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.store_events import Purchases
 from tollgate.stream.events import EventCodec
 
 NOW_US = 1_700_000_000_000_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tollgate.errors import RepositoryError
-from tollgate.repository.artifact import read_artifact
+from tollgate.repository.models.artifact_file import read_artifact
 
 GOOD = {"sha256": "0" * 64, "spec_hash": "0" * 16, "features": ["a", "b"]}
 

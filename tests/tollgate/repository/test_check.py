@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tollgate.errors import RepositoryError
-from tollgate.repository.check import check, require_sound
+from tollgate.repository.repository_check import check, require_sound
 from tollgate.repository.snapshot import RepositorySnapshot
 
 ENSEMBLE = "fraud/config.pbtxt"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tollgate.repository.product import read_product
-from tollgate.repository.wiring import field_findings
+from tollgate.repository.product_models import read_product
+from tollgate.repository.repository_check import field_findings
 
 Edit = Callable[[str, str, str], None]
 
@@ -35,7 +35,7 @@ def declared(edit: Edit) -> None:
 
 def of_fields(repository: Path) -> list[str]:
     """Print what is found of declared fields alone."""
-    from tollgate.features.spec import load_spec
+    from tollgate.features.spec.feature_spec import load_spec
 
     product = read_product(repository, "fraud")
     fields = load_spec(repository / SPEC).fields

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tollgate.errors import RepositoryError
-from tollgate.repository.external_data import require_whole
+from tollgate.repository.models.candidate import require_whole
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 

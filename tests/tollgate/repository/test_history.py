@@ -13,25 +13,30 @@ import msgspec
 import pytest
 
 from tollgate.errors import InputError, RepositoryError
-from tollgate.repository import activation
-from tollgate.repository.activation import activate, approve, compose_next, propose
-from tollgate.repository.compose import recompose_release
-from tollgate.repository.difference import difference_lines
-from tollgate.repository.history import (
-    find_release,
-    history_path,
-    origin_of,
-    read_history,
+from tollgate.repository.folder_lock import lock_folder
+from tollgate.repository.releases import activation
+from tollgate.repository.releases.activation import (
+    activate,
+    approve,
+    compose_next,
+    propose,
 )
-from tollgate.repository.release import (
+from tollgate.repository.releases.compose import recompose_release
+from tollgate.repository.releases.difference import difference_lines
+from tollgate.repository.releases.release_file import (
     Release,
     read_release,
     release_path,
     verify_release,
     write_release,
 )
+from tollgate.repository.releases.release_history import (
+    find_release,
+    history_path,
+    origin_of,
+    read_history,
+)
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.repository.turns import lock_folder
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 
@@ -170,8 +175,8 @@ def test_a_full_disk_takes_no_half_of_an_entry(repository: Path) -> None:
 import resource, signal
 from pathlib import Path
 from tollgate.errors import RepositoryError
-from tollgate.repository.history import Entry, add_entry
-from tollgate.repository.release import read_release
+from tollgate.repository.releases.release_history import Entry, add_entry
+from tollgate.repository.releases.release_file import read_release
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 repository = Path({str(repository)!r})
 release = read_release(repository, product="fraud")

@@ -10,10 +10,10 @@ from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from tollgate.errors import InputError, RepositoryError
-from tollgate.repository.check import check
 from tollgate.repository.configs import config_path, read_config
-from tollgate.repository.product import read_product
-from tollgate.repository.rendering import plan_load, render
+from tollgate.repository.product_models import read_product
+from tollgate.repository.releases.rendering import plan_load, render
+from tollgate.repository.repository_check import check
 from tollgate.repository.snapshot import RepositorySnapshot
 
 MODEL = "fraud_model"

@@ -8,16 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from tollgate.repository.compose import compose_release
 from tollgate.repository.configs import CONFIG_FILE
-from tollgate.repository.release import Release, read_release, write_release
-from tollgate.repository.rendering import plan_load, render
+from tollgate.repository.releases.compose import compose_release
+from tollgate.repository.releases.release_file import (
+    Release,
+    read_release,
+    write_release,
+)
+from tollgate.repository.releases.rendering import plan_load, render
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import publish_version
-from tollgate.server import control
-from tollgate.server.launcher import TritonServer
-from tollgate.server.probe import probe
-from tollgate.server.redis import EmbeddedRedis
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.server.triton import control
+from tollgate.server.triton.launcher import TritonServer
+from tollgate.server.triton.probe import probe
 
 pytestmark = pytest.mark.slow
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tollgate.repository.check import check
 from tollgate.repository.hashes import PLAN_FILE, hash_file, plan_record
-from tollgate.repository.plan import PlanRecord
-from tollgate.repository.rendering import plan_load
+from tollgate.repository.models.tensorrt_plan import PlanRecord
+from tollgate.repository.releases.rendering import plan_load
+from tollgate.repository.repository_check import check
 from tollgate.repository.snapshot import RepositorySnapshot
 
 

@@ -10,16 +10,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tollgate.cli import challenger_changes, release_changes
+from tollgate.cli.operations import challenger_commands, release_commands
 from tollgate.errors import RepositoryError
-from tollgate.repository.activation import activate, compose_next
-from tollgate.repository.check import check, require_sound
-from tollgate.repository.history import read_history
 from tollgate.repository.lint.linting import Question, lint
-from tollgate.repository.release import read_release, write_release
+from tollgate.repository.releases.activation import activate, compose_next
+from tollgate.repository.releases.release_file import read_release, write_release
+from tollgate.repository.releases.release_history import read_history
+from tollgate.repository.repository_check import check, require_sound
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.server.beginning import ProductLoader
 from tollgate.server.publishing import publish
+from tollgate.server.serving.initial_load import ProductLoader
 
 MODELS = ("fraud", "fraud_features", "fraud_model", "fraud_decision")
 
@@ -40,7 +40,7 @@ def once(repository: Path) -> Counter[str]:
 
 def new_release(repository: Path) -> None:
     """Run `release activate` with another version of the model."""
-    release_changes.activate(
+    release_commands.activate(
         versions=["model=2"],
         reason="test",
         actor="ada",
@@ -53,7 +53,7 @@ def new_release(repository: Path) -> None:
 
 def earlier_release(repository: Path) -> None:
     """Run `release activate` with the name of the release that was active first."""
-    release_changes.activate(
+    release_commands.activate(
         "fraud-1",
         reason="test",
         actor="ada",
@@ -66,7 +66,7 @@ def earlier_release(repository: Path) -> None:
 
 def canary(repository: Path) -> None:
     """Run `challenger start` with another version of the model."""
-    challenger_changes.start(
+    challenger_commands.start(
         ["model=2"],
         reason="test",
         mode="canary",

@@ -8,24 +8,33 @@ from typing import Any
 
 import pytest
 
-from tollgate.audit.gathering import read_release_files
+from tollgate.audit.releases.archive import read_release_files
 from tollgate.errors import InputError, RepositoryError
-from tollgate.repository.activation import activate, approve, compose_next, propose
-from tollgate.repository.compose import recompose_release
-from tollgate.repository.history import find_release, origin_of, read_history
-from tollgate.repository.release import (
+from tollgate.repository.releases.activation import (
+    activate,
+    approve,
+    compose_next,
+    propose,
+)
+from tollgate.repository.releases.compose import recompose_release
+from tollgate.repository.releases.release_file import (
     Release,
     read_release,
     release_path,
     verify_release,
 )
-from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.repository.trial import (
+from tollgate.repository.releases.release_history import (
+    find_release,
+    origin_of,
+    read_history,
+)
+from tollgate.repository.releases.trial_changes import (
     promoted,
     with_challenger,
     with_percent,
     without_challenger,
 )
+from tollgate.repository.snapshot import RepositorySnapshot
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 

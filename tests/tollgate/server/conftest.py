@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tollgate.server import control, placement
-from tollgate.server.launcher import TritonServer
+from tollgate.server.triton import control, placement
+from tollgate.server.triton.launcher import TritonServer
 
 # TOLLGATE_STORE_URL is a free-form text to the launcher: here a folder.
 ECHO = """

@@ -19,10 +19,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from tollgate.repository.check import check
-from tollgate.repository.rendering import plan_load
+from tollgate.repository.models.staging import PREFIX
+from tollgate.repository.releases.rendering import plan_load
+from tollgate.repository.repository_check import check
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.repository.staging import PREFIX
 from tollgate.repository.versions import list_versions
 from tollgate.server.publishing import publish
 

@@ -11,7 +11,7 @@ import pytest
 
 from tollgate.errors import InputError
 from tollgate.server.address import ADDRESS_FILE, endpoint, find_server
-from tollgate.server.launcher import ADMIN_HEADER
+from tollgate.server.triton.launcher import ADMIN_HEADER
 
 
 def _write(state: Path, *, pid: int, port: int) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tollgate.errors import InputError
-from tollgate.server.allocator import LIBRARY, allocator_environment
-from tollgate.server.launcher import TritonServer
+from tollgate.server.processes.allocator import LIBRARY, allocator_environment
+from tollgate.server.triton.launcher import TritonServer
 from tollgate.settings import load_settings
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"

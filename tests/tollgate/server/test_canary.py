@@ -18,18 +18,18 @@ from clients.client import Client
 from clients.decisions import Decisions, join
 from tollgate.errors import RepositoryError
 from tollgate.features.share import in_share
-from tollgate.journal.entries import stream_key
-from tollgate.journal.record import decode_chunk
+from tollgate.journal.decision_record import decode_chunk
+from tollgate.journal.stream_entries import stream_key
 from tollgate.repository.hashes import hash_version
-from tollgate.repository.release import (
+from tollgate.repository.releases.release_file import (
     Challenger,
     Release,
     read_release,
 )
-from tollgate.repository.serving_plan import plan_serving
+from tollgate.repository.releases.serving_plan import plan_serving
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.server import control
-from tollgate.server.embedded import Embedded, serve
+from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.server.triton import control
 
 pytestmark = pytest.mark.slow
 

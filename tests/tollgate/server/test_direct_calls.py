@@ -17,9 +17,9 @@ from tritonclient.grpc import InferenceServerClient, service_pb2, service_pb2_gr
 from tritonclient.utils import InferenceServerException
 
 from tollgate.errors import ServerError
-from tollgate.server import control
-from tollgate.server.control import Endpoint
-from tollgate.server.embedded import Embedded, serve
+from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.server.triton import control
+from tollgate.server.triton.control import Endpoint
 
 pytestmark = pytest.mark.slow
 

@@ -23,11 +23,11 @@ from clients.client import Client
 from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
 from tollgate.errors import ClientError
-from tollgate.features.spec import FeatureSpec
-from tollgate.repair.segments import segments
-from tollgate.server.embedded import Embedded, serve
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.events import Packer
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.repair.spool_segments import segments
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.store.store_events import Packer
 
 pytestmark = pytest.mark.slow
 

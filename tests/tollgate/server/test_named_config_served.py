@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from tollgate.repository.configs import read_config, to_json
-from tollgate.repository.product import read_product
-from tollgate.server import control
-from tollgate.server.beside import side_load
-from tollgate.server.embedded import serve
-from tollgate.server.launcher import TritonServer
+from tollgate.repository.product_models import read_product
 from tollgate.server.model_trial import try_model
+from tollgate.server.publishing import side_load
+from tollgate.server.serving.embedded import serve
+from tollgate.server.triton import control
+from tollgate.server.triton.launcher import TritonServer
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 MODEL = "fraud_model"

@@ -14,12 +14,12 @@ import pytest
 
 from tests.support.server.invalid_candidates import BAD, explain, linear_onnx, set_model
 from tollgate.errors import RepositoryError, ServerError
-from tollgate.repository.check import check
+from tollgate.repository.repository_check import check
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import list_versions
-from tollgate.server.control import Endpoint
 from tollgate.server.model_trial import try_model
 from tollgate.server.publishing import Published, publish
+from tollgate.server.triton.control import Endpoint
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 STEP = "fraud_model"

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tollgate.errors import RepositoryError
-from tollgate.features.spec import load_spec
-from tollgate.repository.activation import activate, compose_next
-from tollgate.repository.release import read_release
+from tollgate.features.spec.feature_spec import load_spec
+from tollgate.repository.releases.activation import activate, compose_next
+from tollgate.repository.releases.release_file import read_release
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.publishing import publish
-from tollgate.supervisor.judging import validate
+from tollgate.supervisor.versions.version_checks import validate
 
 CHECKOUT = Path(__file__).parents[3]
 

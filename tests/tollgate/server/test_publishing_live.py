@@ -16,17 +16,16 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tollgate.errors import ServerError
-from tollgate.repository.product import read_product
+from tollgate.repository.product_models import read_product
 from tollgate.repository.versions import list_versions
 from tollgate.schema import FEATURES, PROBABILITIES
-from tollgate.server import control
 from tollgate.server.address import ADDRESS_FILE
-from tollgate.server.beside import side_load
-from tollgate.server.control import Endpoint
-from tollgate.server.embedded import Embedded, serve
 from tollgate.server.model_trial import try_model
-from tollgate.server.probe import probe
-from tollgate.server.publishing import publish
+from tollgate.server.publishing import publish, side_load
+from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.server.triton import control
+from tollgate.server.triton.control import Endpoint
+from tollgate.server.triton.probe import probe
 
 pytestmark = pytest.mark.slow
 

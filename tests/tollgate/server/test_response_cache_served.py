@@ -12,10 +12,10 @@ from urllib.request import urlopen
 import pytest
 
 from clients.client import Client
-from tollgate.repository.check import check
+from tollgate.repository.repository_check import check
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.server.embedded import Embedded, serve
-from tollgate.supervisor.heartbeat import HealthProbe
+from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.supervisor.health_probe import HealthProbe
 from tollgate.supervisor.stubs import find_stubs
 
 CONFIG = "cached"

@@ -19,12 +19,12 @@ import pytest
 import redis
 
 from tollgate.errors import ServerError
-from tollgate.server import control
 from tollgate.server.address import Address, find_server
-from tollgate.server.control import Endpoint
-from tollgate.server.redis import EmbeddedRedis
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.server.triton import control
+from tollgate.server.triton.control import Endpoint
+from tollgate.supervisor.admin_port import PAGES
 from tollgate.supervisor.bundle import write_bundle
-from tollgate.supervisor.side_port import PAGES
 
 pytestmark = pytest.mark.slow
 

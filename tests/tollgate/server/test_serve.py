@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from tollgate.errors import RepositoryError, ServerError
-from tollgate.server import control
-from tollgate.server.embedded import serve
+from tollgate.server.serving.embedded import serve
+from tollgate.server.triton import control
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 

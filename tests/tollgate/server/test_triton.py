@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 
 from tollgate.errors import RepositoryError, ServerError, SetupError
-from tollgate.server import control, launcher
-from tollgate.server.environment import SHM, free_port
-from tollgate.server.launcher import TritonServer
-from tollgate.server.regions import region_prefix
+from tollgate.server.processes.environment import SHM, free_port
+from tollgate.server.triton import control, launcher
+from tollgate.server.triton.launcher import TritonServer
+from tollgate.server.triton.shared_memory import region_prefix
 
 pytestmark = pytest.mark.slow
 
@@ -253,8 +253,8 @@ def test_a_killed_parent_leaves_nothing(
         "import sys, time\n"
         "from pathlib import Path\n"
         "from tollgate.server import control\n"
-        "from tollgate.server.launcher import TritonServer\n"
-        "from tollgate.server.redis import EmbeddedRedis\n"
+        "from tollgate.server.triton.launcher import TritonServer\n"
+        "from tollgate.server.processes.redis_server import EmbeddedRedis\n"
         "state = Path(sys.argv[2])\n"
         "with EmbeddedRedis(state) as redis, TritonServer(\n"
         "    Path(sys.argv[1]), state=state, store_url=redis.url\n"

@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 from tollgate.errors import InputError
-from tollgate.features.spec import load_spec
+from tollgate.features.spec.feature_spec import load_spec
 from tollgate.history import history_of
-from tollgate.policy.document import read_document
+from tollgate.policy.policy_document import read_document
 from tollgate.simulate.credit import SENSITIVE, simulate_credit
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"

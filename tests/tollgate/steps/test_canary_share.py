@@ -13,7 +13,7 @@ from tollgate.schema import (
     MAX_ID_BYTES,
     context_dtype,
 )
-from tollgate.steps.canary import read_canary
+from tollgate.steps.decision_step import read_canary
 
 TOLD = {
     CHALLENGER_PARAMETER: "loans-2",

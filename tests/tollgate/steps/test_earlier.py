@@ -12,7 +12,7 @@ import redis
 
 from tests.support.steps.in_process_steps import NOW_US, Pipeline, bought, request, use
 from tollgate.schema import Degraded
-from tollgate.store.decided import pack_stored_decision, stored_decision_key
+from tollgate.store.stored_decisions import pack_stored_decision, stored_decision_key
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 WORDS = 'transaction_id: "%s": conflict: was decided with other content'

@@ -15,9 +15,9 @@ import pytest
 
 from tollgate.backfill.tables import load_table
 from tollgate.errors import HookError, InputError
-from tollgate.features.spec import load_spec
-from tollgate.features.tables import TableRows
-from tollgate.repair.segments import read_segment, segments
+from tollgate.features.feature_tables import TableRows
+from tollgate.features.spec.feature_spec import load_spec
+from tollgate.repair.spool_segments import read_segment, segments
 from tollgate.schema import (
     BREAKER_CALLS_PARAMETER,
     BREAKER_FAILURES_PARAMETER,
@@ -30,15 +30,15 @@ from tollgate.schema import (
     Applied,
     Degraded,
 )
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.steps.batch import Batch
-from tollgate.steps.feature import (
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.steps.feature_step import (
     SPOOL_VARIABLE,
     FeatureStep,
+    store_settings,
 )
-from tollgate.steps.store_settings import store_settings
-from tollgate.store.breaker import BreakerRules
-from tollgate.store.redis import RedisStore
+from tollgate.steps.request_batch import Batch
+from tollgate.store.fallback.circuit_breaker import BreakerRules
+from tollgate.store.redis.redis_store import RedisStore
 
 NOW_US = 1_600_000_000_000_000
 KNOWN = Degraded.LAST_KNOWN_VECTOR | Degraded.LOOKUPS_UNREAD

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.steps.in_process_steps import stand_in
 from tests.support.steps.triton_classes import Response
-from tollgate.steps.kept import TensorCache
+from tollgate.steps.decision_step import TensorCache
 
 
 def column(*values: Any, kind: Any = np.object_) -> Any:

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 
 from tests.support.steps.in_process_steps import NOW_US, arguments, bought, request, use
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.schema import CONTEXT, FEATURES, Degraded
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.steps.feature import FeatureStep
-from tollgate.steps.store_settings import store_settings
-from tollgate.store.events import Purchases
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.redis import RedisStore
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.steps.feature_step import FeatureStep, store_settings
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.store_events import Purchases
 
 HOUR_US = 3_600_000_000
 PATIENCE_S = 600.0

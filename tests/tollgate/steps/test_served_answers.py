@@ -19,10 +19,10 @@ from clients.client import Client
 from clients.decisions import Decisions
 from clients.errors import InvalidRequest
 from tests.support.steps.step_parameters import told_otherwise
-from tollgate.server import control
-from tollgate.server.embedded import Embedded, serve
-from tollgate.server.probe import probe_columns
-from tollgate.store.decided import stored_decision_key
+from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.server.triton import control
+from tollgate.server.triton.probe import probe_columns
+from tollgate.store.stored_decisions import stored_decision_key
 
 pytestmark = pytest.mark.slow
 

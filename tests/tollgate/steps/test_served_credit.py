@@ -24,19 +24,19 @@ from clients.client import Client
 from clients.decisions import Decisions, join
 from converters.credit import MONOTONE, train_credit
 from converters.purpose import purpose_of
-from tollgate.audit.explained import ExplainedRecord, explain_record
-from tollgate.audit.notice import notice_text
-from tollgate.audit.waiting import find_pending, pending_table
+from tollgate.audit.review.explanation import ExplainedRecord, explain_record
+from tollgate.audit.review.notice import notice_text
+from tollgate.audit.review.pending import find_pending, pending_table
 from tollgate.cli.app import app
+from tollgate.cli.decisions.score_command import field_columns, wire_fields
 from tollgate.cli.pipeline import publish_and_release, served_spec
-from tollgate.cli.wire import field_columns, wire_fields
 from tollgate.errors import JournalError
-from tollgate.features.spec import FeatureSpec
-from tollgate.features.wire import wire_inputs
-from tollgate.policy.document import read_document
-from tollgate.repository.check import check
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.spec.request_inputs import wire_inputs
+from tollgate.policy.policy_document import read_document
+from tollgate.repository.repository_check import check
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.server.embedded import serve
+from tollgate.server.serving.embedded import serve
 from tollgate.simulate.credit import SENSITIVE, simulate_credit
 
 pytestmark = pytest.mark.slow
@@ -235,7 +235,7 @@ def test_explain_prints_the_notice_of_one_application(served: Served) -> None:
 
 def test_scores_keep_to_the_constraints(served: Served) -> None:
     """More debt never helps, more income never harms: asked of the model's graph."""
-    from converters.runner import onnx_runner
+    from converters.parity.runner import onnx_runner
 
     version = max((served.repository / "credit_model").glob("[0-9]*"))
     model = onnx_runner((version / "model.onnx").read_bytes())

@@ -19,15 +19,15 @@ from clients.client import Client
 from clients.codec import decisions_of, requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
 from clients.decisions import Decisions
-from tollgate.features.spec import FeatureSpec, load_spec
-from tollgate.repository.check import check
-from tollgate.repository.compose import compose_release
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.repository.hashes import hash_file
-from tollgate.repository.release import spec_hash_text, write_release
+from tollgate.repository.releases.compose import compose_release
+from tollgate.repository.releases.release_file import spec_hash_text, write_release
+from tollgate.repository.repository_check import check
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import Degraded
-from tollgate.server import control
-from tollgate.server.embedded import Embedded, serve
+from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.server.triton import control
 
 pytestmark = pytest.mark.slow
 

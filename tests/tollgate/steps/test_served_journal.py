@@ -19,10 +19,10 @@ import redis
 
 from clients.client import Client
 from clients.decisions import Decisions
-from tollgate.journal.entries import End, stream_key
-from tollgate.journal.record import Records, decode_chunk
+from tollgate.journal.decision_record import Records, decode_chunk
+from tollgate.journal.stream_entries import End, stream_key
 from tollgate.schema import Applied, Decision
-from tollgate.server.embedded import Embedded, serve
+from tollgate.server.serving.embedded import Embedded, serve
 
 pytestmark = pytest.mark.slow
 

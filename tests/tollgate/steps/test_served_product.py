@@ -23,16 +23,16 @@ from clients.client import Client
 from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
 from clients.decisions import Decisions, join
-from converters.runner import onnx_runner
+from converters.parity.runner import onnx_runner
 from tests.support.steps.step_parameters import told_otherwise
 from tollgate.cli.pipeline import decide_history
 from tollgate.errors import ClientError, InvalidRequest
 from tollgate.features.offline import build
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import history_of
 from tollgate.schema import Degraded
-from tollgate.server import control
-from tollgate.server.embedded import Embedded, serve
+from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.server.triton import control
 
 pytestmark = pytest.mark.slow
 

@@ -16,15 +16,15 @@ import redis
 
 from clients.client import Client
 from clients.decisions import Decisions
-from tollgate.features.spec import load_spec
-from tollgate.repair.segments import segments
-from tollgate.repository.compose import compose_release
-from tollgate.repository.release import spec_hash_text, write_release
+from tollgate.features.spec.feature_spec import load_spec
+from tollgate.repair.spool_segments import segments
+from tollgate.repository.releases.compose import compose_release
+from tollgate.repository.releases.release_file import spec_hash_text, write_release
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import Degraded
-from tollgate.server.embedded import Embedded, serve
-from tollgate.server.launcher import SPOOL_FOLDER
-from tollgate.store.events import Purchases
+from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.server.triton.launcher import SPOOL_FOLDER
+from tollgate.store.store_events import Purchases
 from tollgate.stream.events import EventCodec
 from tollgate.stream.feed import RedisFeed
 

@@ -17,21 +17,21 @@ from typer.testing import CliRunner
 
 from clients.client import Client
 from clients.decisions import join
-from converters.runner import onnx_runner
+from converters.parity.runner import onnx_runner
 from tests.support.products import loans_product
 from tollgate.challenger.bins import clusters
-from tollgate.challenger.scoring import recorded_decisions
+from tollgate.challenger.shadow_scoring import recorded_decisions
 from tollgate.cli.app import app
 from tollgate.errors import InputError, InvalidRequest
 from tollgate.features.offline import build
-from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import history_of
-from tollgate.journal.entries import CHUNK_FIELD, stream_key
-from tollgate.journal.record import Records, decode_chunk
-from tollgate.repository.check import check
+from tollgate.journal.decision_record import Records, decode_chunk
+from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
+from tollgate.repository.repository_check import check
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import Degraded
-from tollgate.server.embedded import Embedded, serve
+from tollgate.server.serving.embedded import Embedded, serve
 
 pytestmark = pytest.mark.slow
 

@@ -12,11 +12,11 @@ from msgspec import structs
 from tests.support.steps.in_process_steps import NOW_US, Pipeline, bought, request, use
 from tests.support.steps.triton_classes import Request
 from tollgate.schema import Degraded
-from tollgate.steps.batch import Group
+from tollgate.steps.request_batch import Group
 from tollgate.steps.sharing import DryShare
-from tollgate.store.events import Purchases
+from tollgate.store.fallback.scored_rows import Scored
 from tollgate.store.lookups import LookupResult
-from tollgate.store.scored import Scored
+from tollgate.store.store_events import Purchases
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import redis
 
-from tollgate.journal.counts import JournalCounts
-from tollgate.journal.entries import stream_key
-from tollgate.journal.opening import open_writer
-from tollgate.journal.record import Records, decode_chunk
-from tollgate.journal.rows import Heading
+from tollgate.journal.decision_record import Records, decode_chunk
+from tollgate.journal.journal_opening import open_writer
+from tollgate.journal.journal_rows import Heading
+from tollgate.journal.stream_entries import stream_key
+from tollgate.journal.writer_counts import JournalCounts
 from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import context_dtype
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.steps.journal import (
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.steps.step_journal import (
     FAMILIES,
     FATES,
     JOURNAL_URL_VARIABLE,

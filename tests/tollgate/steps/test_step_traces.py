@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tollgate.steps.tracing import StepTraces, open_traces
+from tollgate.steps.step_tracing import StepTraces, open_traces
 from tollgate.tracing import PIPE_VARIABLE
 from tollgate.tracing.spans import Span, SpanWriter, read_spans
 

@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 import redis
 
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.repair.drain import SpoolDrain
-from tollgate.repair.segments import segments
-from tollgate.repair.spool import PurchaseSpool
+from tollgate.repair.event_spool import PurchaseSpool
+from tollgate.repair.spool_segments import segments
 from tollgate.schema import STORE_DEADLINE_PARAMETER, UPDATES, UPDATES_PARAMETER
 from tollgate.schema import Applied as A
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.steps.store_settings import store_settings
-from tollgate.store.events import Labels, Packer, Purchases
-from tollgate.store.feeds import FEEDS, PURCHASES, feed_key
-from tollgate.store.ladder import FallbackChain
-from tollgate.store.opening import open_fallback_chain
-from tollgate.store.redis import RedisStore
-from tollgate.store.scored import Spool
-from tollgate.store.writer import EventWriter
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.steps.feature_step import store_settings
+from tollgate.store.event_writer import EventWriter
+from tollgate.store.fallback.fallback_chain import FallbackChain
+from tollgate.store.fallback.scored_rows import Spool
+from tollgate.store.feed_watermarks import FEEDS, PURCHASES, feed_key
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.store_events import Labels, Packer, Purchases
+from tollgate.store.store_opening import open_fallback_chain
 from tollgate.stream.consumer import StreamConsumer
 from tollgate.stream.events import EventCodec
 from tollgate.stream.feed import RedisFeed

@@ -11,10 +11,10 @@ import pytest
 
 from tests.support.store.online_rows import OpenStore
 from tests.support.store.redis_cluster import DEADLINE_S, RULES, Cluster, cluster_at
-from tollgate.features.spec import FeatureSpec
-from tollgate.store.cluster import open_store
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.redis import RedisStore
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.cluster_store import open_store
+from tollgate.store.redis.redis_store import RedisStore
 
 
 @pytest.fixture

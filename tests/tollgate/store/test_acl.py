@@ -17,24 +17,24 @@ from tollgate.backfill.copying import copy_state
 from tollgate.backfill.materialize import materialize
 from tollgate.backfill.tables import load_table
 from tollgate.errors import StoreError
-from tollgate.features.spec import FeatureSpec, load_spec
-from tollgate.features.tables import TableRows
+from tollgate.features.feature_tables import TableRows
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import history_of
-from tollgate.journal.entries import End
-from tollgate.journal.stream import JournalStream
+from tollgate.journal.journal_stream import JournalStream
+from tollgate.journal.stream_entries import End
 from tollgate.schema import Applied, Degraded
-from tollgate.server.environment import find_redis_server
+from tollgate.server.processes.environment import find_redis_server
 from tollgate.simulate import simulate
-from tollgate.store.address import open_client
-from tollgate.store.decided import stored_decision_key
-from tollgate.store.events import Labels, Purchases
-from tollgate.store.line import open_pipeline
-from tollgate.store.listing import ListStore
-from tollgate.store.lists import LookupList, list_key
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.opening import StoreSettings, open_fallback_chain
-from tollgate.store.redis import RedisStore
-from tollgate.store.writer import EventWriter
+from tollgate.store.event_writer import EventWriter
+from tollgate.store.id_lists import LookupList, list_key
+from tollgate.store.list_editing import ListStore
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.pipelined_connection import open_pipeline
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.redis.store_address import open_client
+from tollgate.store.store_events import Labels, Purchases
+from tollgate.store.store_opening import StoreSettings, open_fallback_chain
+from tollgate.store.stored_decisions import stored_decision_key
 from tollgate.stream.consumer import StreamConsumer
 from tollgate.stream.events import EventCodec
 from tollgate.stream.feed import RedisFeed

@@ -18,9 +18,9 @@ from tests.support.store.value_model import (
     Lua,
     Model,
 )
-from tollgate.features.entries import unpack_values
-from tollgate.features.spec import FeatureSpec
-from tollgate.store.redis import Mode, RedisStore
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.windows.entity_entries import unpack_values
+from tollgate.store.redis.redis_store import Mode, RedisStore
 
 OpenStore = Callable[..., RedisStore]
 

@@ -21,21 +21,21 @@ from tests.support.store.redis_cluster import (
     same,
 )
 from tests.support.store.redis_processes import free_ports
-from tollgate.audit.anchor import AnchorMark
-from tollgate.audit.source import ChunkSource
+from tollgate.audit.chain.anchor import AnchorMark
+from tollgate.audit.worker.chunk_source import ChunkSource
 from tollgate.errors import InputError
-from tollgate.features.spec import FeatureSpec
-from tollgate.journal.entries import End, stream_key
-from tollgate.journal.stream import JournalStream
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.journal.journal_stream import JournalStream
+from tollgate.journal.stream_entries import End, stream_key
 from tollgate.schema import Applied, Degraded
-from tollgate.store.cluster import ClusterStore, open_store
-from tollgate.store.decided import store_command, stored_decision_key
-from tollgate.store.line import open_pipeline
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.opening import StoreSettings, open_fallback_chain
-from tollgate.store.redis import RedisStore
-from tollgate.store.slots import SLOTS, SlotMap
-from tollgate.store.writer import EventWriter
+from tollgate.store.event_writer import EventWriter
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.cluster_nodes import SLOTS, SlotMap
+from tollgate.store.redis.cluster_store import ClusterStore, open_store
+from tollgate.store.redis.pipelined_connection import open_pipeline
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.store_opening import StoreSettings, open_fallback_chain
+from tollgate.store.stored_decisions import store_command, stored_decision_key
 
 
 @pytest.fixture(scope="module")

@@ -10,14 +10,20 @@ import numpy as np
 import pytest
 import redis
 
-from tollgate.features.entries import ENTRY, MISSING, unpack_values
 from tollgate.features.fields import hash_words
-from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
+from tollgate.features.windows.entity_entries import ENTRY, MISSING, unpack_values
 from tollgate.schema import Applied, Degraded
-from tollgate.store.columns import entity_columns, widened
-from tollgate.store.events import Labels, Packer, Purchases, purchase_entries
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.redis import RedisStore
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.store_events import (
+    Labels,
+    Packer,
+    Purchases,
+    entity_columns,
+    purchase_entries,
+    widened,
+)
 
 OpenStore = Callable[..., RedisStore]
 AT_US = 1_600_000_000_000_000

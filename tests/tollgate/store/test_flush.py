@@ -13,10 +13,10 @@ import pytest
 import redis
 
 from tollgate.errors import StoreError
-from tollgate.features.spec import FeatureSpec
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.events import Call, Packer, Purchases, purchase_entries
-from tollgate.store.redis import Mode, NoStore, RedisStore
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.store.redis.redis_store import Mode, NoStore, RedisStore
+from tollgate.store.store_events import Call, Packer, Purchases, purchase_entries
 
 
 def call_of(spec: FeatureSpec) -> Call:

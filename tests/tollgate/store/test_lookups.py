@@ -10,14 +10,14 @@ import pytest
 import redis
 
 from tollgate.errors import InputError
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.schema import Degraded
-from tollgate.store.decided import stored_decision_key
-from tollgate.store.events import Purchases
-from tollgate.store.ladder import FallbackChain
-from tollgate.store.lists import LookupList, list_key
+from tollgate.store.fallback.fallback_chain import FallbackChain
+from tollgate.store.id_lists import LookupList, list_key
 from tollgate.store.lookups import MOST_LISTS, Lookups
-from tollgate.store.opening import StoreSettings, open_fallback_chain
+from tollgate.store.store_events import Purchases
+from tollgate.store.store_opening import StoreSettings, open_fallback_chain
+from tollgate.store.stored_decisions import stored_decision_key
 
 NOW_US = time.time_ns() // 1000
 SETTINGS = StoreSettings(deadline_s=5.0)

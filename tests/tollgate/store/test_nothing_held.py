@@ -14,12 +14,12 @@ import pytest
 import redis
 
 from tests.support.store.redis_cluster import Cluster
-from tollgate.features.spec import FeatureSpec
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.breaker import BreakerRules
-from tollgate.store.events import Purchases
-from tollgate.store.ladder import FallbackChain
-from tollgate.store.opening import StoreSettings, open_fallback_chain
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.store.fallback.circuit_breaker import BreakerRules
+from tollgate.store.fallback.fallback_chain import FallbackChain
+from tollgate.store.store_events import Purchases
+from tollgate.store.store_opening import StoreSettings, open_fallback_chain
 
 SETTINGS = StoreSettings(deadline_s=0.2, breaker=BreakerRules(failures_in_a_row=100))
 

@@ -21,11 +21,11 @@ from tests.support.store.online_rows import (
     stored,
 )
 from tollgate.features import assemble
-from tollgate.features.entries import unpack_values
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.windows.entity_entries import unpack_values
 from tollgate.schema import Applied, Degraded
-from tollgate.store.events import Packer
-from tollgate.store.online import OnlineFeatures
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.store_events import Packer
 
 
 @pytest.fixture

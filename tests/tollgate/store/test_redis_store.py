@@ -21,12 +21,12 @@ from tollgate.errors import (
     StoreLost,
     StoreTimeout,
 )
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.schema import Applied
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.events import Packer, Purchases, purchase_entries
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.redis import Mode, RedisStore
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.redis_store import Mode, RedisStore
+from tollgate.store.store_events import Packer, Purchases, purchase_entries
 
 NOW_US = 1_600_000_000_000_000
 OnlineAt = Callable[..., OnlineFeatures]

@@ -16,20 +16,20 @@ import pytest
 from clients.client import Client
 from tests.support.store.certificates import make_authority, make_certificate
 from tests.support.store.redis_processes import free_ports, running, system_redis
-from tollgate.audit.source import ChunkSource, StreamEntry
+from tollgate.audit.worker.chunk_source import ChunkSource, StreamEntry
 from tollgate.errors import StoreError, StoreTimeout
-from tollgate.features.spec import FeatureSpec
-from tollgate.journal.entries import End, decode_end
-from tollgate.journal.stream import JournalStream
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.journal.journal_stream import JournalStream
+from tollgate.journal.stream_entries import End, decode_end
 from tollgate.schema import Degraded
-from tollgate.server.embedded import serve
-from tollgate.store.address import open_client
-from tollgate.store.cluster import open_store as open_any_store
-from tollgate.store.events import Purchases
-from tollgate.store.line import open_pipeline
-from tollgate.store.listing import ListStore
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.redis import RedisStore
+from tollgate.server.serving.embedded import serve
+from tollgate.store.list_editing import ListStore
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.cluster_store import open_store as open_any_store
+from tollgate.store.redis.pipelined_connection import open_pipeline
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.redis.store_address import open_client
+from tollgate.store.store_events import Purchases
 from tollgate.stream.feed import RedisFeed
 from tollgate.stream.redis_streams import RedisSource
 

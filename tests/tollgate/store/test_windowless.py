@@ -11,15 +11,15 @@ import pytest
 import redis
 
 from tollgate.features.offline import build
-from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import History, history_of
 from tollgate.replay import purchases_of, replay
 from tollgate.schema import Applied, Degraded
-from tollgate.store.ladder import FallbackChain
-from tollgate.store.lists import LookupList, list_key
-from tollgate.store.online import OnlineFeatures
-from tollgate.store.opening import StoreSettings, open_fallback_chain
-from tollgate.store.redis import RedisStore
+from tollgate.store.fallback.fallback_chain import FallbackChain
+from tollgate.store.id_lists import LookupList, list_key
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.store_opening import StoreSettings, open_fallback_chain
 
 ROWS = 100
 SPEC = """\

@@ -13,9 +13,9 @@ import redis
 from tests.support.stream.feeds import LEASE_S, LONG_S, NOW_US, Made
 from tests.support.stream.mock_kafka import MockCluster
 from tests.support.stream.watermarks import Clock
-from tollgate.features.spec import FeatureSpec
-from tollgate.store.redis import RedisStore
-from tollgate.store.writer import EventWriter
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.store.event_writer import EventWriter
+from tollgate.store.redis.redis_store import RedisStore
 from tollgate.stream.consumer import StreamConsumer
 from tollgate.stream.feed import KafkaFeed, RedisFeed
 from tollgate.stream.kafka import KafkaSource

@@ -28,14 +28,14 @@ import redis
 
 from tests.support.checkout import checkout_environment
 from tests.support.stream.mock_kafka import MockCluster
-from tollgate.features.spec import FeatureSpec, load_spec
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import history_of
 from tollgate.replay import labels_of, purchases_of, spans
-from tollgate.server.redis import EmbeddedRedis
+from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.simulate import simulate
-from tollgate.store.feeds import FEEDS
-from tollgate.store.redis import RedisStore
-from tollgate.store.writer import EventWriter
+from tollgate.store.event_writer import EventWriter
+from tollgate.store.feed_watermarks import FEEDS
+from tollgate.store.redis.redis_store import RedisStore
 from tollgate.stream.consumer import StreamConsumer
 from tollgate.stream.events import EventCodec
 from tollgate.stream.feed import KafkaFeed, RedisFeed

@@ -24,12 +24,17 @@ from tests.support.stream.feeds import (
     send,
 )
 from tollgate.errors import StoreError
-from tollgate.features.entries import FRAUD, LABELLED, PURCHASE, unpack_values
-from tollgate.features.spec import FeatureSpec
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.events import Labels, Packer, Purchases
-from tollgate.store.redis import RedisStore
-from tollgate.store.writer import INCOMPATIBLE, TOO_LATE, EventWriter
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.windows.entity_entries import (
+    FRAUD,
+    LABELLED,
+    PURCHASE,
+    unpack_values,
+)
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.store.event_writer import INCOMPATIBLE, TOO_LATE, EventWriter
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.store_events import Labels, Packer, Purchases
 from tollgate.stream.consumer import StreamConsumer
 from tollgate.stream.feed import RedisFeed
 from tollgate.stream.metrics import StreamMetrics

@@ -15,14 +15,14 @@ from prometheus_client import generate_latest
 
 from tests.support.stream.mock_kafka import MockCluster
 from tests.support.stream.watermarks import HOUR_US, NOW_US, SECOND_US, Clock, mark_of
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.schema import Degraded
-from tollgate.store.events import Labels, Purchases
-from tollgate.store.feeds import FEEDS, LABELS, PURCHASES
-from tollgate.store.ladder import FallbackChain
-from tollgate.store.opening import StoreSettings, open_fallback_chain
-from tollgate.store.redis import RedisStore
-from tollgate.store.writer import EventWriter
+from tollgate.store.event_writer import EventWriter
+from tollgate.store.fallback.fallback_chain import FallbackChain
+from tollgate.store.feed_watermarks import FEEDS, LABELS, PURCHASES
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.store_events import Labels, Purchases
+from tollgate.store.store_opening import StoreSettings, open_fallback_chain
 from tollgate.stream.consumer import StreamConsumer
 from tollgate.stream.events import EventCodec
 from tollgate.stream.feed import Feed, KafkaFeed, RedisFeed

@@ -8,8 +8,13 @@ import pytest
 import redis
 
 from tests.support.stream.watermarks import HOUR_US, NOW_US, Clock, mark_of
-from tollgate.store.feeds import PURCHASES, feed_key, pack_watermark, partition_key
-from tollgate.store.redis import RedisStore
+from tollgate.store.feed_watermarks import (
+    PURCHASES,
+    feed_key,
+    pack_watermark,
+    partition_key,
+)
+from tollgate.store.redis.redis_store import RedisStore
 from tollgate.stream.marks import FeedMarks
 from tollgate.stream.metrics import StreamMetrics
 from tollgate.stream.source import Buried, Message

@@ -10,11 +10,11 @@ from pathlib import Path
 import redis
 
 from tests.support.stream.feeds import LONG_S, NOW_US, WAIT_S, Made, purchases, send
-from tollgate.features.spec import FeatureSpec
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.store.events import Purchases
-from tollgate.store.redis import RedisStore
-from tollgate.store.writer import EventWriter
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.store.event_writer import EventWriter
+from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.store_events import Purchases
 from tollgate.stream.consumer import StreamConsumer
 
 

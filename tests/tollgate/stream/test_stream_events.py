@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tollgate.features.spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.schema import MAX_AHEAD_US
-from tollgate.store.events import Labels, Purchases
+from tollgate.store.store_events import Labels, Purchases
 from tollgate.stream.events import EventCodec
 
 NOW_US = 1_700_000_000_000_000

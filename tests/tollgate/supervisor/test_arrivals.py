@@ -14,16 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.supervised import Supervised, supervised
+from loadtests.servers.supervised import Supervised, supervised
 from tollgate.errors import TollgateError
-from tollgate.repository.compose import compose_release
-from tollgate.repository.quarantine import quarantine, unreleased_versions
-from tollgate.repository.release import read_release, write_release
+from tollgate.repository.releases.compose import compose_release
+from tollgate.repository.releases.quarantine import quarantine, unreleased_versions
+from tollgate.repository.releases.release_file import read_release, write_release
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.address import find_server
-from tollgate.server.probe import probe
-from tollgate.supervisor.arrivals import DetectedVersion, VersionDetector
-from tollgate.supervisor.faults import read_faults
+from tollgate.server.triton.probe import probe
+from tollgate.supervisor.fault_log import read_faults
+from tollgate.supervisor.versions.detection import DetectedVersion, VersionDetector
 
 pytestmark = pytest.mark.slow
 

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tollgate.supervisor.collecting import trained_log_odds
-from tollgate.supervisor.metrics import SupervisorMetrics
-from tollgate.supervisor.processes import read_processes
 from tollgate.supervisor.recycling import Recycling
+from tollgate.supervisor.server_processes import read_processes
 from tollgate.supervisor.stubs import Step, Stub
 from tollgate.supervisor.supervisor import Supervisor
+from tollgate.supervisor.supervisor_metrics import SupervisorMetrics, trained_log_odds
 
 
 def artifact(folder: Path, scores: list[float], levels: list[float]) -> Path:

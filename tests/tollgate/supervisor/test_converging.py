@@ -13,20 +13,20 @@ import msgspec
 import pytest
 
 from tollgate.errors import TollgateError
-from tollgate.repository.compose import compose_release
-from tollgate.repository.release import (
+from tollgate.repository.releases.compose import compose_release
+from tollgate.repository.releases.release_file import (
     Release,
     read_release,
     release_path,
     write_release,
 )
+from tollgate.repository.remote.repository_source import Folder
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.repository.source import Folder
-from tollgate.server import control
-from tollgate.server.embedded import Embedded, serve
-from tollgate.server.probe import probe
-from tollgate.supervisor import converging
-from tollgate.supervisor.converging import Reconciler
+from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.server.triton import control
+from tollgate.server.triton.probe import probe
+from tollgate.supervisor import reconciler as converging
+from tollgate.supervisor.reconciler import Reconciler
 from tollgate.supervisor.stubs import find_stubs
 
 pytestmark = pytest.mark.slow

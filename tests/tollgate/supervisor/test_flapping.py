@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tollgate.supervisor.flapping import Flapping
+from tollgate.supervisor.recovery import Flapping
 
 LIVED_S = 5.0
 

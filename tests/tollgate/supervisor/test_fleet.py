@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from loadtests.supervised import Supervised, supervised
-from tollgate.repository.activation import activate, compose_next
-from tollgate.repository.objects import Objects
+from loadtests.servers.supervised import Supervised, supervised
+from tollgate.repository.releases.activation import activate, compose_next
+from tollgate.repository.remote.objects import Objects
+from tollgate.repository.remote.working_copy import WorkingCopy
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.repository.working_copy import WorkingCopy
 
 pytestmark = pytest.mark.slow
 

@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tollgate.supervisor import judging
-from tollgate.supervisor.judging import Verdict, validate, validate_in_subprocess
+from tollgate.supervisor.versions import version_checks
+from tollgate.supervisor.versions.version_checks import (
+    Verdict,
+    validate,
+    validate_in_subprocess,
+)
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 DAMAGED = "model.onnx: has SHA-256 "
@@ -109,7 +113,7 @@ def test_a_validation_that_dies_is_reported(
     (tmp_path / "dying.py").write_text(code)
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
     monkeypatch.setenv("PYTHONPATH", path)
-    monkeypatch.setattr(judging, "__name__", "dying")
+    monkeypatch.setattr(version_checks, "__name__", "dying")
     timeout_s = 1 if "sleep" in code else 60
     verdict = validate_in_subprocess(
         tmp_path, product="fraud", version=2, timeout_s=timeout_s

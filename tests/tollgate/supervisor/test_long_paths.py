@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from clients.client import Client
-from loadtests.supervised import Supervised
+from loadtests.servers.supervised import Supervised
 from tests.support.products.second_product import copy_repository
 from tollgate.cli.pipeline import wait_for_store
 from tollgate.schema import Degraded

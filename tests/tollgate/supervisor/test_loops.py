@@ -14,18 +14,19 @@ import pytest
 
 from tollgate import worker
 from tollgate.errors import RepositoryError, ServerError
-from tollgate.server.control import Endpoint
-from tollgate.supervisor import arrivals as arrivals_module
-from tollgate.supervisor import converging, supervisor, watched
-from tollgate.supervisor import heartbeat as heartbeat_module
-from tollgate.supervisor.arrivals import VersionDetector
-from tollgate.supervisor.converging import Reconciler
-from tollgate.supervisor.heartbeat import HealthProbe
-from tollgate.supervisor.metrics import SupervisorMetrics
+from tollgate.server.triton.control import Endpoint
+from tollgate.supervisor import health_probe as heartbeat_module
+from tollgate.supervisor import product_supervisor, supervisor
+from tollgate.supervisor import reconciler as converging
+from tollgate.supervisor.admin_port import serve_admin_port
+from tollgate.supervisor.health_probe import HealthProbe
+from tollgate.supervisor.product_supervisor import SupervisedProduct
+from tollgate.supervisor.reconciler import Reconciler
 from tollgate.supervisor.recycling import Recycling
-from tollgate.supervisor.side_port import serve_admin_port
 from tollgate.supervisor.supervisor import Supervisor
-from tollgate.supervisor.watched import SupervisedProduct
+from tollgate.supervisor.supervisor_metrics import SupervisorMetrics
+from tollgate.supervisor.versions import detection as arrivals_module
+from tollgate.supervisor.versions.detection import VersionDetector
 from tollgate.worker import tallies
 
 
@@ -98,7 +99,7 @@ def test_steps_that_fail_for_a_day_are_still_restarted(
 ) -> None:
     """A minute apart at most, however often it was in vain."""
     clock = SimpleNamespace(now_s=1_000.0)
-    monkeypatch.setattr(watched.time, "monotonic", lambda: clock.now_s)
+    monkeypatch.setattr(product_supervisor.time, "monotonic", lambda: clock.now_s)
     one = SupervisedProduct(
         SimpleNamespace(active=object()),  # type: ignore[arg-type]
         health_probe=SimpleNamespace(product="fraud"),  # type: ignore[arg-type]
@@ -302,7 +303,7 @@ def test_the_admin_port_survives_errors_and_names_stuck_loops(
     """In the JSON of /readyz and as a metric; the product itself stays ready."""
     import urllib.request
 
-    from tollgate.supervisor import side_port as module
+    from tollgate.supervisor import admin_port as module
 
     def get(path: str) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:

@@ -10,14 +10,14 @@ import msgspec
 import pytest
 
 from tollgate.errors import RepositoryError
-from tollgate.repository.activation import activate
-from tollgate.repository.history import read_history
-from tollgate.repository.release import read_release, write_release
+from tollgate.repository.releases.activation import activate
+from tollgate.repository.releases.release_file import read_release, write_release
+from tollgate.repository.releases.release_history import read_history
+from tollgate.repository.releases.trial_changes import without_challenger
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.repository.trial import without_challenger
-from tollgate.supervisor import shadowing
-from tollgate.supervisor.arrivals import VersionDetector
-from tollgate.supervisor.shadowing import ShadowStarter
+from tollgate.supervisor.versions import shadow
+from tollgate.supervisor.versions.detection import VersionDetector
+from tollgate.supervisor.versions.shadow import ShadowStarter
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +71,7 @@ def test_a_second_version_starts_after_the_first_trial_ends(
     detector = VersionDetector(
         repository, product="fraud", quiet_s=0, on_valid=on_valid
     )
-    with caplog.at_level(logging.INFO, "tollgate.supervisor.shadowing"):
+    with caplog.at_level(logging.INFO, "tollgate.supervisor.versions.shadow"):
         for _ in range(4):
             detector.detect()
     first = read_release(repository, product="fraud")
@@ -106,7 +106,7 @@ def test_an_obstacle_is_logged(
     """Gates that cannot be read, for one; nothing is changed."""
     (repository / "fraud/gates.yaml").write_text("arrivals: perhaps\n")
     before = read_release(repository, product="fraud")
-    with caplog.at_level(logging.WARNING, "tollgate.supervisor.shadowing"):
+    with caplog.at_level(logging.WARNING, "tollgate.supervisor.versions.shadow"):
         detect(repository)
     assert read_release(repository, product="fraud") == before
     (message,) = caplog.messages
@@ -132,7 +132,7 @@ def test_the_trial_starts_when_the_obstacle_is_gone(
         raise RepositoryError("fraud", "somebody changed the release in between")
 
     with monkeypatch.context() as patch:
-        patch.setattr(shadowing, "activate", late)
+        patch.setattr(shadow, "activate", late)
         detector.detect()
         detector.detect()
     assert len(caplog.messages) == 2

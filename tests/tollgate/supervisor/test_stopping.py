@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.supervised import Supervised
+from loadtests.servers.supervised import Supervised
 from tollgate.errors import ServerError
 from tollgate.server.address import find_server
-from tollgate.server.probe import probe
-from tollgate.server.redis import EmbeddedRedis
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.server.triton.probe import probe
 
 pytestmark = pytest.mark.slow
 

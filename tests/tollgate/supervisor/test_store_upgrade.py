@@ -13,7 +13,7 @@ import redis
 
 from clients.client import Client
 from clients.decisions import Decisions
-from loadtests.supervised import Supervised
+from loadtests.servers.supervised import Supervised
 from tests.support.products.second_product import copy_repository
 from tollgate.cli.pipeline import wait_for_store
 from tollgate.errors import ServerError

@@ -15,20 +15,19 @@ from typing import Any
 
 import pytest
 
-from loadtests.supervised import Supervised
-from loadtests.supervised import supervised as supervised_up
+from loadtests.servers.supervised import Supervised
+from loadtests.servers.supervised import supervised as supervised_up
 from tollgate.errors import ServerError
 from tollgate.server.address import find_server
-from tollgate.server.control import Endpoint
-from tollgate.server.embedded import serve
-from tollgate.server.probe import probe
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.server.regions import region_prefix
-from tollgate.supervisor.faults import Fault
-from tollgate.supervisor.flapping import Flapping
-from tollgate.supervisor.heartbeat import HealthProbe
-from tollgate.supervisor.keeping import ProductSupervisor
-from tollgate.supervisor.mending import Recovery
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.server.serving.embedded import serve
+from tollgate.server.triton.control import Endpoint
+from tollgate.server.triton.probe import probe
+from tollgate.server.triton.shared_memory import region_prefix
+from tollgate.supervisor.fault_log import Fault
+from tollgate.supervisor.health_probe import HealthProbe
+from tollgate.supervisor.product_supervisor import ProductSupervisor
+from tollgate.supervisor.recovery import Flapping, Recovery
 from tollgate.supervisor.replicas import query_replica
 from tollgate.supervisor.stubs import find_stubs
 

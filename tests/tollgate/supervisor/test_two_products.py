@@ -16,7 +16,7 @@ import redis
 from typer.testing import CliRunner
 
 from clients.client import Client
-from loadtests.supervised import Supervised
+from loadtests.servers.supervised import Supervised
 from tests.support.products.second_product import (
     add_product,
     copy_repository,
@@ -24,11 +24,11 @@ from tests.support.products.second_product import (
 )
 from tollgate.cli.app import app
 from tollgate.errors import RepositoryError
-from tollgate.repository.release import release_path
+from tollgate.repository.releases.release_file import release_path
 from tollgate.server.address import Address, find_server
-from tollgate.server.redis import EmbeddedRedis
-from tollgate.server.slots import Slots
-from tollgate.supervisor.faults import Fault, read_faults
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.server.serving.copy_slots import Slots
+from tollgate.supervisor.fault_log import Fault, read_faults
 from tollgate.supervisor.stubs import find_stubs
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from clients.codec import decisions_of, requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
 from clients.errors import clean
 from tollgate.cli.pipeline import wait_for_store
-from tollgate.server.embedded import serve
+from tollgate.server.serving.embedded import serve
 from tollgate.testing import TestServer
 
 pytestmark = pytest.mark.slow

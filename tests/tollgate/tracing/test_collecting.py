@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tollgate.server.environment import free_port
+from tollgate.server.processes.environment import free_port
 from tollgate.tracing import PIPE_VARIABLE, RATE_VARIABLE, Tracing
 from tollgate.tracing.collecting import SpanCollector
 from tollgate.tracing.spans import Span, SpanWriter

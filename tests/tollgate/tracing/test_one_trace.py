@@ -20,8 +20,8 @@ from clients.async_client import AsyncDecisionClient
 from clients.decision_client import DecisionClient
 from clients.fallback import Fallback
 from clients.options import Options
-from loadtests.supervised import Supervised
-from loadtests.watching import record_batches
+from loadtests.servers.step_batches import record_batches
+from loadtests.servers.supervised import Supervised
 from tollgate.errors import InvalidRequest
 from tollgate.tracing.context import sample
 

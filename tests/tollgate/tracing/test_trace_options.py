@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tollgate.cli.supervising import tracing_of
+from tollgate.cli.operations.supervised_server import tracing_of
 from tollgate.errors import InputError
 from tollgate.settings import Settings
 from tollgate.tracing import Tracing

@@ -17,7 +17,7 @@ from tollgate.repository.lint import (
     version_rules,
     wire_rules,
 )
-from tollgate.repository.lint.rule import Rule
+from tollgate.repository.lint.lint_rule import Rule
 
 _FAMILIES = (
     layout,

@@ -8,7 +8,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from tollgate.repository.findings import Finding
 from tollgate.repository.lint.buckets import blind
-from tollgate.repository.lint.rule import DOCS, Rule, Severity
+from tollgate.repository.lint.lint_rule import DOCS, Rule, Severity
 from tollgate.repository.lint.view import ONNX_BACKEND, Model, View
 
 RULES = (

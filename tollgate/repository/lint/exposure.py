@@ -13,7 +13,7 @@ from tollgate.repository.lint.advisories import (
     known_for,
 )
 from tollgate.repository.lint.buckets import DEFAULT_MS, blind
-from tollgate.repository.lint.rule import DOCS, Rule, Severity
+from tollgate.repository.lint.lint_rule import DOCS, Rule, Severity
 from tollgate.repository.lint.start_line import ServerCommandLine
 
 _PROTOCOLS = DOCS + "customization_guide/inference_protocols.html"

@@ -10,10 +10,10 @@ from typing import BinaryIO
 import msgspec
 
 from tollgate.repository.findings import Finding
-from tollgate.repository.lint.rule import Rule, Severity
+from tollgate.repository.lint.lint_rule import Rule, Severity
 from tollgate.repository.lint.view import ONNX_BACKEND, View
-from tollgate.repository.onnx_model import MODEL_FILE
-from tollgate.repository.targets import TARGETS, Target
+from tollgate.repository.models.onnx_model import MODEL_FILE
+from tollgate.repository.models.targets import TARGETS, Target
 
 RULES = (
     Rule(
@@ -22,7 +22,7 @@ RULES = (
         severity=Severity.ERROR,
         why="onnxruntime refuses operator sets and file formats newer than it knows, "
         "so the model does not load.",
-        source="tried for each release: tollgate/repository/targets.py",
+        source="tried for each release: tollgate/repository/models/targets.py",
         mend="Convert it for this server (`tollgate convert --target RELEASE`), or "
         "serve with a newer one.",
     ),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tollgate.repository.contents import STEP_FILE
 from tollgate.repository.findings import Finding
-from tollgate.repository.lint.rule import DOCS, Rule, Severity
+from tollgate.repository.lint.lint_rule import DOCS, Rule, Severity
 from tollgate.repository.lint.view import View
+from tollgate.repository.repository_check import STEP_FILE
 
 RULES = (
     Rule(

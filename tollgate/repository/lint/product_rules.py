@@ -1,12 +1,12 @@
 """
-Describe the rules behind the findings of `tollgate.repository.check` on products.
+Describe the rules behind the findings of `repository_check` on products.
 
 The findings are made there, because a server that starts makes the same checks.
 """
 
 from __future__ import annotations
 
-from tollgate.repository.lint.rule import Rule, Severity
+from tollgate.repository.lint.lint_rule import Rule, Severity
 
 _CONTRACT = "docs/contract.md, "
 

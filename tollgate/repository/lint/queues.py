@@ -7,9 +7,14 @@ from collections.abc import Iterator
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.repository.findings import Finding
-from tollgate.repository.lint.rule import ISSUES, Rule, Severity
+from tollgate.repository.lint.lint_rule import ISSUES, Rule, Severity
 from tollgate.repository.lint.view import Model, View
-from tollgate.repository.rules import DELAY, delay_us, queue_breaks, second_delay
+from tollgate.repository.repository_check import (
+    DELAY,
+    delay_us,
+    queue_breaks,
+    second_delay,
+)
 from tollgate.repository.slo import Layers
 
 _BOUNDS = "measured here: docs/performance-log.md, no bound on any queue"
@@ -55,7 +60,7 @@ RULES = (
         title="the queue delay uses up the time of the answer",
         severity=Severity.WARNING,
         why="At low load nearly every request waits that long before anything runs.",
-        source="tollgate/repository/budget.py: 20 of 50 ms are the model's",
+        source="tollgate/repository/models/speed.py: 20 of 50 ms are the model's",
         mend="Lower max_queue_delay_microseconds. The objective is the one "
         "that the check is given, or latency_objective_ms in slo.yaml.",
     ),

@@ -9,11 +9,15 @@ from msgspec import structs
 from tollgate.errors import InputError, RepositoryError
 from tollgate.repository.configs import add_canary, merge
 from tollgate.repository.findings import Finding
-from tollgate.repository.lint.rule import Rule, Severity
+from tollgate.repository.lint.lint_rule import Rule, Severity
 from tollgate.repository.lint.view import View
 from tollgate.repository.lint.wire_rules import in_data_order
-from tollgate.repository.release import Release
-from tollgate.repository.serving_plan import ServingPlan, canary_of, plan_serving
+from tollgate.repository.releases.release_file import Release
+from tollgate.repository.releases.serving_plan import (
+    ServingPlan,
+    canary_of,
+    plan_serving,
+)
 from tollgate.repository.wires import Break, Ends, Wires
 
 RULES = (

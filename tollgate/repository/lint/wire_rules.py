@@ -8,7 +8,7 @@ from typing import Any
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.repository.findings import Finding
-from tollgate.repository.lint.rule import DOCS, Rule, Severity
+from tollgate.repository.lint.lint_rule import DOCS, Rule, Severity
 from tollgate.repository.lint.view import View
 from tollgate.repository.wires import Ends, Wires
 

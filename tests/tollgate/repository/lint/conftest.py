@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tollgate.repository.lint.lint_rule import Severity
 from tollgate.repository.lint.linting import Issue, Question, lint
-from tollgate.repository.lint.rule import Severity
 
 # An ensemble of a Python step and a model; sound, with one delay and one instance.
 BASE = {

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tollgate.errors import ServerError
+from tollgate.repository.lint.lint_rule import Severity
 from tollgate.repository.lint.linting import Question, lint
-from tollgate.repository.lint.rule import Severity
-from tollgate.server import control
-from tollgate.server.launcher import TritonServer
+from tollgate.server.triton import control
+from tollgate.server.triton.launcher import TritonServer
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,7 @@ from tollgate.repository.lint.start_line import (
     ServerCommandLine,
     parse_server_command_line,
 )
-from tollgate.server.installed import Installed
-from tollgate.server.launcher import TritonServer
+from tollgate.server.triton.launcher import Installed, TritonServer
 
 CLOSED = """\
 tritonserver

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from tollgate.repository.lint.graphs import Header, read_header
 from tollgate.repository.lint.linting import Question, lint
-from tollgate.repository.targets import OURS, TARGETS
+from tollgate.repository.models.targets import OURS, TARGETS
 
 Write = Callable[[Mapping[str, str]], Path]
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from tollgate.repository.lint.locator import line_of, read_tree
+from tollgate.repository.lint.linting import line_of, read_tree
 
 CHECKOUT = Path(__file__).resolve().parents[4]
 CONFIGS = sorted(CHECKOUT.glob("model_repository/**/*.pbtxt"))

@@ -2,9 +2,9 @@
 
 from tollgate.imports import import_gently
 
-import_gently("numpy", "onnxruntime", "tollgate.server.onnx_backend")
+import_gently("numpy", "onnxruntime", "tollgate.server.triton.onnx_backend")
 
-from tollgate.server.onnx_backend import OnnxBackendModel  # noqa: E402
+from tollgate.server.triton.onnx_backend import OnnxBackendModel  # noqa: E402
 
 
 class TritonPythonModel(OnnxBackendModel):

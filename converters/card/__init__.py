@@ -1,0 +1,1 @@
+"""Evaluate a model and write its card."""

@@ -1,0 +1,1 @@
+"""Extract what explains a model's scores: trees, covers, coefficients."""

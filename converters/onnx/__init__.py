@@ -1,0 +1,1 @@
+"""Convert trained models to ONNX."""

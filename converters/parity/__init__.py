@@ -1,0 +1,1 @@
+"""Prove that a converted model predicts as its source does."""

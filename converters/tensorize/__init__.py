@@ -1,0 +1,1 @@
+"""Write trees as plain ONNX operators."""

@@ -1,0 +1,1 @@
+"""Read the trees of any framework into one form."""

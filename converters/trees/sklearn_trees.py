@@ -1,0 +1,150 @@
+"""Read the trees of fitted scikit-learn models, and prepare copies for skl2onnx."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+from sklearn.ensemble import (
+    GradientBoostingClassifier,
+    HistGradientBoostingClassifier,
+)
+from sklearn.ensemble._forest import BaseForest
+from sklearn.tree import BaseDecisionTree
+
+from converters.trees.tree_ensemble import AT_MOST, Tree, comparisons, round_down
+from tollgate.errors import ConversionError
+
+
+class Ensemble(msgspec.Struct, frozen=True, eq=False):
+    """
+    The trees of one fitted model, round by round.
+
+    Attributes:
+        trees: At least one.
+        averaged: True if a prediction is the mean of the trees, as in a forest.
+    """
+
+    trees: list[Tree]
+    averaged: bool = False
+
+
+def ensembles(estimator: object) -> Iterator[Ensemble]:
+    """
+    Yield the trees inside a fitted model, ensemble by ensemble.
+
+    The values of a node are those that scikit-learn stores: class shares in decision
+    trees and forests, unshrunk steps in gradient boosting, shrunk ones in histogram
+    boosting.
+    """
+    if not _is_fitted(estimator):
+        return
+    if isinstance(estimator, BaseDecisionTree):
+        yield Ensemble([tree_from_sklearn(estimator.tree_)])
+    elif isinstance(estimator, BaseForest):
+        trees = [tree_from_sklearn(one.tree_) for one in estimator.estimators_]
+        yield Ensemble(trees, averaged=True)
+    elif isinstance(estimator, GradientBoostingClassifier):
+        yield Ensemble(
+            [tree_from_sklearn(one.tree_) for one in estimator.estimators_.ravel()]
+        )
+    elif isinstance(estimator, HistGradientBoostingClassifier):
+        if estimator.is_categorical_ is not None and estimator.is_categorical_.any():
+            raise ConversionError(
+                "HistGradientBoostingClassifier: categorical_features are not "
+                "converted; encode them (OneHotEncoder) in front of it"
+            )
+        yield Ensemble(
+            [
+                tree_from_histogram(tree.nodes)
+                for of_round in estimator._predictors
+                for tree in of_round
+            ]
+        )
+    else:
+        for child in children(estimator):
+            yield from ensembles(child)
+
+
+def tree_from_sklearn(tree: Any) -> Tree:
+    """Read the `tree_` of a decision tree."""
+    left = np.asarray(tree.children_left, dtype=np.int64)
+    return Tree(
+        left=left,
+        right=np.asarray(tree.children_right, dtype=np.int64),
+        comparison=comparisons(left, AT_MOST),
+        feature=np.asarray(tree.feature, dtype=np.int64),
+        threshold=np.asarray(tree.threshold, dtype=np.float64),
+        missing_left=np.asarray(tree.missing_go_to_left, dtype=bool),
+        value=np.asarray(tree.value[:, 0], dtype=np.float64),
+        cover=np.asarray(tree.weighted_n_node_samples, dtype=np.float64),
+        output=-1 if tree.value.shape[2] > 1 else 0,
+    )
+
+
+def tree_from_histogram(nodes: Any) -> Tree:
+    """Read the `nodes` of a tree of histogram boosting."""
+    leaf = nodes["is_leaf"].astype(bool)
+    left = np.where(leaf, -1, nodes["left"].astype(np.int64))
+    return Tree(
+        left=left,
+        right=np.where(leaf, -1, nodes["right"].astype(np.int64)),
+        comparison=comparisons(left, AT_MOST),
+        feature=nodes["feature_idx"].astype(np.int64),
+        threshold=nodes["num_threshold"].astype(np.float64),
+        missing_left=nodes["missing_go_to_left"].astype(bool),
+        value=nodes["value"].astype(np.float64)[:, None],
+        cover=nodes["count"].astype(np.float64),
+        wide=True,
+    )
+
+
+def round_histograms(estimator: object) -> None:
+    """Round the thresholds of histogram boosting down to float32, in place."""
+    if isinstance(estimator, HistGradientBoostingClassifier):
+        for of_round in estimator._predictors if _is_fitted(estimator) else ():
+            for tree in of_round:
+                # skl2onnx would round to nearest, and fails on 1e300, which
+                # scikit-learn writes for "all but missing".
+                nodes = tree.nodes.copy()
+                nodes["num_threshold"] = round_down(nodes["num_threshold"])
+                tree.nodes = nodes
+    elif not isinstance(estimator, (BaseDecisionTree, BaseForest)):
+        for child in children(estimator):
+            round_histograms(child)
+
+
+def forget_rows(estimator: object) -> None:
+    """
+    Remove the record of each tree's training rows from forests, in place.
+
+    skl2onnx reads every attribute eight times, and `estimators_samples_` draws the rows
+    of each tree again each time.
+    """
+    if isinstance(estimator, BaseForest):
+        estimator.bootstrap = False
+        estimator._n_samples = 0
+    else:
+        for child in children(estimator):
+            forget_rows(child)
+
+
+def _is_fitted(estimator: object) -> bool:
+    return hasattr(estimator, "steps") or any(
+        name.endswith("_") for name in vars(estimator)
+    )
+
+
+def children(estimator: object) -> Iterator[Any]:
+    """Yield the fitted models inside a model."""
+    for name, value in vars(estimator).items() if hasattr(estimator, "fit") else ():
+        if not (name.endswith("_") or name in ("steps", "estimator")):
+            continue
+        for one in value if isinstance(value, (list, tuple)) else [value]:
+            for part in one if isinstance(one, tuple) else [one]:
+                if hasattr(part, "fit"):
+                    yield part
+                elif type(part).__name__ == "_CalibratedClassifier":
+                    yield part.estimator

@@ -1,0 +1,1 @@
+"""Make and send the requests of a load test."""

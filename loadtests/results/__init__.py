@@ -1,0 +1,1 @@
+"""Measure a run and report it."""

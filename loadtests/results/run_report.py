@@ -1,0 +1,217 @@
+"""Write the report of a measurement: Markdown for people, JSON for programs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from statistics import median_low
+
+import msgspec
+
+from loadtests.requests.closed_loop import Scenario
+from loadtests.requests.generator import TAIL_S, command_line
+from loadtests.results.measure import Run
+from loadtests.results.surroundings import MeasurementConditions
+
+
+class Measured(msgspec.Struct, frozen=True):
+    """One scenario and its runs."""
+
+    scenario: Scenario
+    runs: tuple[Run, ...]
+
+
+class Report(msgspec.Struct, frozen=True):
+    """
+    Results of a complete measurement.
+
+    Attributes:
+        surroundings: Machine, commit and versions.
+        command: Command that repeats it.
+        release: Release that decided.
+        history: Description of the store's contents before.
+        warm_up_s: Warm-up of each run, s.
+        measured: Results by scenario.
+    """
+
+    surroundings: MeasurementConditions
+    command: str
+    release: str
+    history: str
+    warm_up_s: float
+    measured: tuple[Measured, ...]
+
+
+Figure = Callable[[Run], float]
+
+
+def to_json(report: Report) -> bytes:
+    """Write all figures as JSON, for programs."""
+    return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
+
+
+def to_markdown(report: Report) -> str:
+    """Write the summary as Markdown, for people."""
+    around = report.surroundings
+    seconds = report.measured[0].runs[0].measured_s
+    count = len(report.measured[0].runs)
+    versions = ", ".join(f"{name} {value}" for name, value in around.versions.items())
+    lines = [
+        f"Measured {around.date} at commit `{around.commit}`.",
+        "",
+        f"* Hardware: {around.hardware}; generator, server and store share it.",
+        f"* Versions: {versions}; release `{report.release}`.",
+        f"* Command: `{report.command}`",
+        f"* Store before: {report.history}.",
+        f"* Per run: {report.warm_up_s:g} s warm-up, then {seconds:g} s measured; "
+        f"{_runs(count)} per scenario, closed loop, every request with purchases of "
+        "its own.",
+        "* Figures: median (lowest … highest) of the runs; percentiles from the raw "
+        "samples of each run, max the highest of all.",
+        "",
+        *_latency_table(report),
+        "",
+        *_work_table(report),
+    ]
+    notes = _notes(report)
+    if notes:
+        lines += ["", *notes]
+    lines += ["", "h2load's own command lines:", "", "```", *_commands(report), "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
+
+
+def _latency_table(report: Report) -> list[str]:
+    head = (
+        *("rows per request", "in flight", "requests/s", "decisions/s"),
+        *("p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "max ms", "errors", "degraded"),
+    )
+    return _table(head, [_latency_row(one) for one in report.measured])
+
+
+def _latency_row(one: Measured) -> list[str]:
+    scenario, runs = one.scenario, one.runs
+    errors = sum(_errors(run) for run in runs)
+    degraded = sum(run.tally.degraded_rows for run in runs)
+    rows = sum(run.tally.rows for run in runs)
+    return [
+        str(scenario.rows),
+        f"{scenario.in_flight} ({scenario.connections} x {scenario.streams})",
+        spread(runs, lambda run: run.requests_per_s, digits=0),
+        spread(runs, lambda run: run.decisions_per_s, digits=0),
+        spread(runs, lambda run: run.latency.p50_ms, digits=1),
+        spread(runs, lambda run: run.latency.p90_ms, digits=1),
+        spread(runs, lambda run: run.latency.p99_ms, digits=1),
+        spread(runs, lambda run: run.latency.p999_ms, digits=1),
+        f"{max(run.latency.max_ms for run in runs):.1f}",
+        str(errors),
+        share(degraded, rows),
+    ]
+
+
+def _work_table(report: Report) -> list[str]:
+    head = (
+        *(
+            "rows per request",
+            "in flight",
+            "new bodies",
+            "writes per purchase",
+            "rows per feature batch",
+        ),
+        *("rows per model batch", "server CPU ms per request", "generator CPU"),
+        *("PSS MB", "RSS MB"),
+    )
+    return _table(head, [_work_row(one) for one in report.measured])
+
+
+def _work_row(one: Measured) -> list[str]:
+    scenario, runs = one.scenario, one.runs
+    return [
+        str(scenario.rows),
+        str(scenario.in_flight),
+        f"{min(run.new_share for run in runs):.1%}",
+        spread(runs, lambda run: run.writes_per_purchase, digits=2),
+        spread(runs, _feature_batch, digits=1),
+        spread(runs, _model_batch, digits=1),
+        spread(runs, _server_cpu_ms, digits=2),
+        f"{max(_generator_share(run) for run in runs):.0%}",
+        f"{max(run.use.pss_mb for run in runs):.0f}",
+        f"{max(run.use.rss_mb for run in runs):.0f}",
+    ]
+
+
+def _feature_batch(run: Run) -> float:
+    return run.work.purchases / max(1, run.work.feature_batches)
+
+
+def _model_batch(run: Run) -> float:
+    return run.work.purchases / max(1, run.work.model_batches)
+
+
+def _server_cpu_ms(run: Run) -> float:
+    return run.work.cpu_s * 1e3 / max(1, run.work.answered)
+
+
+def _generator_share(run: Run) -> float:
+    """Return the share of all processor time that h2load used."""
+    return run.generator_cpu_s / max(1e-9, run.generator_cpu_s + run.work.cpu_s)
+
+
+def _errors(run: Run) -> int:
+    return run.tally.refused_rows + sum(run.tally.failures.values())
+
+
+def _notes(report: Report) -> list[str]:
+    """List failures, degraded bits, refused rows and bodies that flow control cut."""
+    lines = []
+    for one in report.measured:
+        reasons: Counter[str] = Counter()
+        for run in one.runs:
+            reasons.update(run.tally.failures)
+            reasons.update(run.tally.degraded)
+            reasons["rows refused"] += run.tally.refused_rows
+            reasons["bodies cut by flow control"] += run.continued_bodies
+        text = ", ".join(f"{reason}: {count}" for reason, count in (+reasons).items())
+        if text:
+            lines.append(f"* `{one.scenario.name}`: {text}")
+    return lines
+
+
+def _commands(report: Report) -> list[str]:
+    from shlex import join
+
+    return [
+        join(
+            command_line(
+                one.scenario,
+                grpc_url="127.0.0.1:PORT",
+                run_s=report.warm_up_s + one.runs[0].measured_s + TAIL_S,
+            )
+        )
+        for one in report.measured
+    ]
+
+
+def spread(runs: Sequence[Run], figure: Figure, *, digits: int) -> str:
+    """Format the median run's figure and the range; never an average."""
+    values = sorted(figure(run) for run in runs)
+    middle = f"{median_low(values):,.{digits}f}"
+    if len(values) == 1:
+        return middle
+    return f"{middle} ({values[0]:,.{digits}f} … {values[-1]:,.{digits}f})"
+
+
+def share(part: int, whole: int) -> str:
+    """Format a share; a share above 0 never appears as 0."""
+    if not part:
+        return "0"
+    value = part / max(1, whole)
+    return f"{value:.2%}" if value >= 1e-4 else f"{value:.1e}"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    rule = ["---:"] * len(head)
+    return ["| " + " | ".join(cells) + " |" for cells in (head, rule, *rows)]

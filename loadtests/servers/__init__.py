@@ -1,0 +1,1 @@
+"""Start, damage and observe the servers of a load test."""

@@ -1,0 +1,303 @@
+"""features.yaml: what it becomes, how it is refused, what its hashes name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tollgate.errors import SpecError
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
+from tollgate.features.spec.spec_document import duration_us
+
+DAY_US = 86_400_000_000
+
+SMALL = """\
+version: 1
+product: fraud
+lateness: 1d
+entities:
+  customer: {key: customer_id}
+  terminal: {key: terminal_id, delay: 7d}
+features:
+  - {name: amount, field: amount}
+  - {name: night, calendar: night}
+  - {name: n_1d, entity: customer, aggregate: count, window: 1d, default: 1}
+  - {name: n_7d, entity: customer, aggregate: count, window: 7d}
+  - {name: n_30d, entity: customer, aggregate: mean, window: 30d}
+  - {name: risk_30d, entity: terminal, aggregate: share, window: 30d}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An empty folder for features.yaml."""
+    return tmp_path
+
+
+def loaded(folder: Path, *changes: tuple[str, str]) -> FeatureSpec:
+    """Load the small spec with texts replaced."""
+    text = SMALL
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    path = folder / "features.yaml"
+    path.write_text(text)
+    return load_spec(path)
+
+
+def test_fraud_spec_has_the_fifteen_features_in_order(spec: FeatureSpec) -> None:
+    """The order is the model's: it is part of the product."""
+    assert spec.feature_names == (
+        "amount",
+        "during_weekend",
+        "during_night",
+        "customer_nb_tx_1d",
+        "customer_avg_amount_1d",
+        "customer_nb_tx_7d",
+        "customer_avg_amount_7d",
+        "customer_nb_tx_30d",
+        "customer_avg_amount_30d",
+        "terminal_nb_tx_1d",
+        "terminal_risk_1d",
+        "terminal_nb_tx_7d",
+        "terminal_risk_7d",
+        "terminal_nb_tx_30d",
+        "terminal_risk_30d",
+    )
+    assert spec.entity_names == ("customer", "terminal")
+    assert spec.columns == (
+        "transaction_id",
+        "customer_id",
+        "terminal_id",
+        "amount",
+        "event_time",
+    )
+
+
+def test_horizon_is_longest_window_plus_delay_plus_lateness(spec: FeatureSpec) -> None:
+    """Customer: 30 + 0 + 1 days; terminal: 30 + 7 + 1 days."""
+    customer, terminal = spec.entities
+    assert (customer.horizon_us, terminal.horizon_us) == (31 * DAY_US, 38 * DAY_US)
+    assert customer.windows_us == (DAY_US, 7 * DAY_US, 30 * DAY_US)
+
+
+def test_features_point_at_their_entity_and_window(folder: Path) -> None:
+    """Indexes name the entity of the file and that entity's windows, ascending."""
+    spec = loaded(folder, ("window: 1d", "window: 9d"))
+    assert spec.entities[0].windows_us == (7 * DAY_US, 9 * DAY_US, 30 * DAY_US)
+    pointers = [(one.entity, one.window) for one in spec.features]
+    assert pointers == [(-1, -1), (-1, -1), (0, 1), (0, 0), (0, 2), (1, 0)]
+    assert [one.default for one in spec.features] == [0, 0, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted_us"),
+    [("30d", 30 * DAY_US), ("12h", DAY_US // 2), ("5m", 300_000_000), ("0s", 0)],
+)
+def test_duration_is_digits_and_one_unit(text: str, wanted_us: int) -> None:
+    """Days, hours, minutes, seconds; no fractions, no sums."""
+    assert duration_us(text) == wanted_us
+
+
+@pytest.mark.parametrize("text", ["", "d", "1", "1w", "1.5d", "-1d", "1d2h", " 1d"])
+def test_anything_else_is_not_a_duration(text: str) -> None:
+    """The message shows the text and a right one."""
+    with pytest.raises(ValueError, match="is not a duration like 30d") as caught:
+        duration_us(text)
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ("version: 1", "version: 2", ["version: 2 is not 1"]),
+        ("product: fraud\n", "", ["`product`"]),
+        ("product: fraud", "produkt: fraud", ["`produkt`"]),
+        ("lateness: 1d", "lateness: 1 day", ["lateness: '1 day' is not a duration"]),
+        ("lateness: 1d", "lateness: 5", ["$.lateness"]),
+        ("customer: {key", "customer: {kee", ["`kee`", "$.entities"]),
+        ("{key: customer_id}", "{key: customer_id, hop: 5m}", ["customer.hop: 5m"]),
+        ("delay: 7d", "delay: soon", ["entities.terminal.delay: 'soon'"]),
+        ("delay: 7d", "delay: 7d, cap: 0", ["entities.terminal.cap: 0", "1024"]),
+        ("delay: 7d", "delay: 7d, cap: 1025", ["entities.terminal.cap: 1025"]),
+        ("entities:\n", "entities:\n  card: {key: c}\n", ["entities.card: no feature"]),
+        ("field: amount", "field: colour", ["features.amount.field: 'colour'"]),
+        ("field: amount", "kalendar: night", ["`kalendar`", "$.features"]),
+        ("field: amount", "default: 1", ["features.amount: needs exactly one of"]),
+        ("calendar: night", "calendar: noon", ["'noon'", "calendar"]),
+        ("calendar: night", "calendar: night, field: amount", ["features.night: need"]),
+        ("name: n_7d", "name: n_1d", ["features: 'n_1d' appears twice"]),
+        ("aggregate: count", "aggregate: median", ["'median'", "aggregate"]),
+        ("window: 7d", "window: 7", ["window"]),
+        ("window: 7d", "window: 7y", ["features.n_7d.window: '7y' is not a duration"]),
+        (", window: 7d", "", ["features.n_7d: an aggregate needs its window"]),
+        ("entity: customer, ", "", ["features.n_1d: an aggregate needs its entity"]),
+        (
+            "entity: customer",
+            "entity: shop",
+            ["features.n_1d.entity: 'shop' is none of customer, terminal"],
+        ),
+        ("window: 7d", "window: 0d", ["features.n_7d.window: 0d holds nothing"]),
+        ("window: 7d", "window: 3654d", ["features.n_7d.window: 3654d is over 3653d"]),
+        ("delay: 7d", "delay: 999999d", ["terminal.delay: 999999d is over 3653d"]),
+        ("lateness: 1d", "lateness: 87673h", ["lateness: 87673h is over 3653d"]),
+        ("lateness: 1d", "lateness: 3630d", ["entities.customer: longest window, "]),
+        ("window: 7d", "window: \u0661d", ["n_7d.window: '\u0661d' is not a duration"]),
+        ("default: 1", "default: one", ["default"]),
+        (
+            "default: 1",
+            "default: .nan",
+            [
+                "features.n_1d.default: only field, category, ratio, difference, hook "
+                "may be .nan"
+            ],
+        ),
+        ("default: 1", "default: -.inf", ["features.n_1d.default: -inf is not a"]),
+        ("default: 1", "default: 1.0e+39", ["n_1d.default: 1e+39 is not a finite"]),
+        (
+            "field: amount",
+            "field: amount, window: 1d",
+            ["features.amount.window: only"],
+        ),
+        (
+            "calendar: night",
+            "calendar: night, entity: customer",
+            ["features.night.entity: only an aggregate has one"],
+        ),
+        ("name: n_7d", 'name: "n,7d"', ["features: 'n,7d' is not a name"]),
+        ("name: n_7d", "name: 7d", ["features: '7d' is not a name"]),
+        ("name: n_7d", "name: größe", ["features: 'größe' is not a name"]),
+        ("name: n_7d", f"name: {'n' * 65}", ["is not a name of up to 64 letters"]),
+        ("  customer: {", '  "cust omer": {', ["entities: 'cust omer' is not a name"]),
+        ("  customer: {", "  transaction: {", ["entities.transaction: its ids would"]),
+        ("key: customer_id", 'key: ""', ["entities.customer.key: '' is not a name"]),
+        ("key: customer_id", "key: amount", ["customer.key: 'amount' is another"]),
+        ("key: customer_id", "key: event_time", ["customer.key: 'event_time' is an"]),
+        ("key: customer_id", "key: transaction_id", ["'transaction_id' is another"]),
+        ("key: customer_id", "key: label", ["customer.key: 'label' is another"]),
+        (
+            "key: terminal_id",
+            "key: customer_id",
+            ["entities.terminal.key: 'customer_id' is the key of customer already"],
+        ),
+        ("lateness: 1d", "lateness: 1d\nlateness: 2d", ["line 4: 'lateness' appears"]),
+        ("window: 7d", "window: 7d, window: 8d", ["line 11: 'window' appears twice"]),
+        (
+            "features:\n",
+            "features: &all\n  - *all\n",
+            ["Expected `object`", "$.features"],
+        ),
+        ("features:\n", "features: []\nrest:\n", ["`rest`"]),
+        (SMALL[SMALL.index("features:") :], "features: []", ["features: is empty"]),
+        ("product:", "aliases: {colour: [C]}\nproduct:", ["aliases: 'colour' is none"]),
+        (
+            "product:",
+            "aliases: {amount: [A], event_time: [A]}\nproduct:",
+            ["aliases.event_time: 'A' names amount already"],
+        ),
+        (
+            "product:",
+            "aliases: {amount: [customer_id]}\nproduct:",
+            ["aliases.amount: 'customer_id' names customer_id already"],
+        ),
+        ("version: 1", "version: [1", ["expected ',' or ']'"]),
+        ("version: 1", "- version", ["line 2"]),
+        (SMALL, "", ["Expected `object`"]),
+    ],
+)
+def test_wrong_spec_is_refused_by_file_and_key(
+    folder: Path, old: str, new: str, words: list[str]
+) -> None:
+    """One line that names the file, the key and the value, or the line of the file."""
+    with pytest.raises(SpecError) as caught:
+        loaded(folder, (old, new))
+    message = str(caught.value)
+    assert message.startswith(f"{folder / 'features.yaml'}: ")
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+    assert caught.value.exit_status == 2
+
+
+def test_spec_that_cannot_be_read_is_refused(folder: Path) -> None:
+    """A missing file, a folder and bytes that are not text are named."""
+    with pytest.raises(SpecError, match=r"nowhere\.yaml: cannot be read: No such file"):
+        load_spec(folder / "nowhere.yaml")
+    with pytest.raises(SpecError, match="cannot be read: Is a directory"):
+        load_spec(folder)
+    (folder / "latin.yaml").write_bytes("product: café".encode("latin-1"))
+    with pytest.raises(SpecError, match=r"latin\.yaml: "):
+        load_spec(folder / "latin.yaml")
+
+
+def test_same_file_has_the_same_hashes(folder: Path) -> None:
+    """They are a function of what the file says, not of when or where it is read."""
+    one, two = loaded(folder), loaded(folder, ("version: 1", "# a comment\nversion: 1"))
+    assert (one.spec_hash, one.state_hash) == (two.spec_hash, two.state_hash)
+    assert 0 < one.spec_hash < 2**64
+    assert one.spec_hash != one.state_hash
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("window: 7d", "window: 8d"),  # same horizon, same index of the window
+        ("window: 1d", "window: 2h"),
+        ("aggregate: count, window: 7d", "aggregate: sum, window: 7d"),
+        ("default: 1", "default: 2"),
+        ("calendar: night", "calendar: weekend"),
+        ("name: n_7d", "name: n_week"),
+        ("  - {name: night, calendar: night}\n", ""),
+        (
+            "  - {name: amount, field: amount}\n  - {name: night, calendar: night}\n",
+            "  - {name: night, calendar: night}\n  - {name: amount, field: amount}\n",
+        ),
+    ],
+)
+def test_another_vector_changes_only_the_spec_hash(
+    folder: Path, old: str, new: str
+) -> None:
+    """The stored values of an entity are the same, so its key prefix is too."""
+    before, after = loaded(folder), loaded(folder, (old, new))
+    assert after.spec_hash != before.spec_hash
+    assert after.state_hash == before.state_hash
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("window: 30d}\n  - {name: risk", "window: 31d}\n  - {name: risk"),
+        ("lateness: 1d", "lateness: 2d"),
+        ("delay: 7d", "delay: 6d"),
+        ("delay: 7d", "delay: 7d, cap: 100"),
+        ("key: terminal_id", "key: shop_id"),
+        ("product: fraud", "product: fraud2"),
+    ],
+)
+def test_another_state_changes_both_hashes(folder: Path, old: str, new: str) -> None:
+    """Values of another horizon, cap or key live under another prefix."""
+    before, after = loaded(folder), loaded(folder, (old, new))
+    assert after.spec_hash != before.spec_hash
+    assert after.state_hash != before.state_hash
+
+
+def test_hashes_of_the_fraud_product_are_what_its_models_were_made_with(
+    spec: FeatureSpec,
+) -> None:
+    """Another way to compute them would orphan every stored value and every model."""
+    assert f"{spec.spec_hash:016x}" == "c36f8242c6fa0068"
+    assert f"{spec.state_hash:016x}" == "2cf96ef3ba675808"
+
+
+def test_aliases_are_outside_of_the_hashes(folder: Path) -> None:
+    """What other people's files call a column changes no vector."""
+    before = loaded(folder)
+    aliases = "aliases: {amount: [AMT, SUM], label: [FRAUD], label_time: []}"
+    after = loaded(folder, ("product:", f"{aliases}\nproduct:"))
+    assert after.aliases == {
+        "amount": ("AMT", "SUM"),
+        "label": ("FRAUD",),
+        "label_time": (),
+    }
+    assert (after.spec_hash, after.state_hash) == (before.spec_hash, before.state_hash)

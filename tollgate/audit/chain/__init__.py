@@ -1,0 +1,1 @@
+"""Seal decisions in a chain of links, and verify it."""

@@ -1,0 +1,1 @@
+"""Decide sealed records again with the release that decided them."""

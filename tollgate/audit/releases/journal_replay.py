@@ -1,0 +1,376 @@
+"""
+Decide sealed records again from their vectors, and list the differences.
+
+The vector of each record goes through the model.onnx of the release, and the
+probabilities through its policy.yaml. Replay proves nothing about the files; `verify`
+does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+
+from tollgate.audit.chain.chain import Chain
+from tollgate.audit.releases.archive import ReleaseArchive
+from tollgate.audit.releases.past_release import (
+    OpenedRelease,
+    ReleaseModel,
+    open_release,
+)
+from tollgate.audit.releases.record_rows import (
+    EVENT,
+    FEATURE,
+    FIELD,
+    PROBABILITY,
+    SEQUENCE,
+    WRITER,
+    read_table,
+)
+from tollgate.errors import TollgateError
+from tollgate.features.spec.spec_definition import FeatureSpec
+from tollgate.features.windows.entity_entries import MISSING
+from tollgate.policy import PolicyDecisions, RowFacts, decide
+from tollgate.repository.releases.release_file import spec_hash_text
+from tollgate.schema import Decision, Degraded
+
+# Convert sealed records into the row facts that a policy decides on.
+
+# The decision step sets this bit itself, from the probabilities.
+_MADE_LATER = np.uint32(0xFFFFFFFF & ~int(Degraded.MODEL_OUTPUT))
+
+
+def facts_of(table: pl.DataFrame, spec: FeatureSpec) -> RowFacts:
+    """
+    Return the facts of rows that were known when they were decided.
+
+    Args:
+        table: Rows of a segment that have consent.
+        spec: Feature spec of these rows.
+
+    Raises:
+        KeyError: A feature has no column; holds its name.
+    """
+    names = [name for name in table.columns if name.startswith(PROBABILITY)]
+    return RowFacts(
+        probabilities=_floats(table, names),
+        features=_floats(table, feature_columns(table, spec.feature_names)),
+        cents=table["amount_cents"].to_numpy(),
+        degraded=table["degraded"].to_numpy() & _MADE_LATER,
+        event_time_us=table[EVENT].to_physical().to_numpy(),
+        list_hits=table["list_hits"].to_numpy(),
+        fields={one.name: _field(table, one.name) for one in spec.fields},
+    )
+
+
+def feature_columns(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
+    """
+    Return the column names of features; some segments number them instead.
+
+    Raises:
+        KeyError: A feature has no column; holds its name.
+    """
+    found = []
+    for at, name in enumerate(names):
+        known = [
+            FEATURE + one for one in (name, str(at)) if FEATURE + one in table.columns
+        ]
+        if not known:
+            raise KeyError(name)
+        found.append(known[0])
+    return found
+
+
+def _floats(table: pl.DataFrame, names: Sequence[str]) -> npt.NDArray[np.float32]:
+    columns = [table[name].to_numpy() for name in names]
+    stacked: npt.NDArray[np.float32] = np.stack(columns, axis=1).astype(np.float32)
+    return stacked
+
+
+def _field(table: pl.DataFrame, name: str) -> npt.NDArray[np.int64]:
+    if FIELD + name not in table.columns:
+        return np.full(len(table), MISSING, np.int64)
+    values: npt.NDArray[np.int64] = table[FIELD + name].to_numpy()
+    return values
+
+
+# Compare sealed decisions with decisions computed now; describe the differences.
+
+_WORDS = np.array([level.name.lower() for level in Decision], np.object_)
+
+Bool = npt.NDArray[np.bool_]
+F32 = npt.NDArray[np.float32]
+
+
+def near_rows(was: F32, now: F32, tolerance: float) -> Bool:
+    """Return which rows have equal bits or differ by at most `tolerance`; bool [N]."""
+    same = _same_bits(was, now)
+    if tolerance:
+        with np.errstate(invalid="ignore"):
+            same |= np.abs(was.astype(np.float64) - now) <= tolerance
+    near: Bool = same.all(axis=1)
+    return near
+
+
+def _same_bits(was: F32, now: F32) -> Bool:
+    """Compare bit by bit; any two NaN are equal."""
+    same: Bool = was.view(np.uint32) == now.view(np.uint32)
+    both: Bool = np.isnan(was) & np.isnan(now)
+    return same | both
+
+
+def wrong_by_aspect(
+    rows: pl.DataFrame, decided: PolicyDecisions, *, rules: bool
+) -> dict[str, Bool]:
+    """
+    Return by aspect which rows differ; bool [N] each.
+
+    Pass `rules=False` for another release: its rule bits have other meanings.
+    """
+    codes = [one.decode() for one in decided.reason_codes.tolist()]
+    score = np.ascontiguousarray(rows["score"].to_numpy(), np.float32)
+    found: dict[str, Bool] = {
+        "score": ~_same_bits(score, decided.score),
+        "decision": rows["decision"].to_numpy() != _WORDS[decided.decision],
+        "codes": (rows["reason_codes"] != pl.Series(codes, dtype=pl.String)).to_numpy(),
+        "degraded": rows["degraded"].to_numpy() != decided.degraded,
+    }
+    if rules:
+        found["rules"] = rows["rules"].to_numpy() != decided.rules
+    return found
+
+
+def describe_difference(
+    aspect: str,
+    row: int,
+    rows: pl.DataFrame,
+    decided: PolicyDecisions,
+    *,
+    was: F32,
+    now: F32,
+) -> str:
+    """Describe one aspect of a record: value as sealed → value computed now."""
+    if aspect == "probabilities":
+        return f"probabilities {_numbers(was[row])} → {_numbers(now[row])}"
+    if aspect == "score":
+        return f"score {_numbers([rows['score'][row]])} → " + _numbers(
+            [decided.score[row]]
+        )
+    if aspect == "decision":
+        return f"decision {rows['decision'][row]} → {_WORDS[decided.decision[row]]}"
+    if aspect == "codes":
+        after = decided.reason_codes[row].decode()
+        return f"codes {rows['reason_codes'][row] or 'none'} → {after or 'none'}"
+    if aspect == "degraded":
+        return f"degraded {rows['degraded'][row]:#x} → {int(decided.degraded[row]):#x}"
+    return f"rules {rows['rules'][row]:#b} → {int(decided.rules[row]):#b}"
+
+
+def _numbers(values: Sequence[float] | F32) -> str:
+    """Write float32 values so that different bits give different texts."""
+    return ", ".join(f"{float(one):.9g}" for one in values)
+
+
+MOST_NAMED = 100  # differing records; the rest are counted
+
+
+class Difference(msgspec.Struct, frozen=True):
+    """A record that is decided differently: its name, and the differences, was → is."""
+
+    record: str
+    release: str
+    what: tuple[str, ...]
+
+
+class ReleaseReplay(msgspec.Struct):
+    """
+    Result of the records that one release decided.
+
+    Attributes:
+        release: Release that decided the records.
+        through: Release that decided them again.
+        promise: Required accuracy of its probabilities, as text.
+        problem: Cause why no record was decided again; empty if they were.
+        rows: Number of records.
+        same: Number of records with the same result.
+        withheld: Number of records without a vector, for lack of consent.
+        foreign: Number of records with a vector of another feature spec than the
+            release's.
+        differing: Number of records with a different result.
+        aspects: Number of differing records by aspect; a record may have several.
+    """
+
+    release: str
+    through: str
+    promise: str = ""
+    problem: str = ""
+    rows: int = 0
+    same: int = 0
+    withheld: int = 0
+    foreign: int = 0
+    differing: int = 0
+    aspects: dict[str, int] = {}
+
+
+class ReplayResult(msgspec.Struct, frozen=True):
+    """
+    Result of the replay of a journal.
+
+    Attributes:
+        parts: Results by release, in the order in which releases first decided.
+        differences: The first MOST_NAMED records that differ.
+    """
+
+    parts: list[ReleaseReplay]
+    differences: list[Difference]
+
+    @property
+    def sound(self) -> bool:
+        """Return whether no release had a problem and no record differs."""
+        return not any(one.problem or one.differing for one in self.parts)
+
+
+class _Decider(msgspec.Struct, frozen=True, eq=False):
+    release: OpenedRelease
+    model: ReleaseModel
+    tolerance: float
+
+
+def replay(
+    chain: Chain,
+    releases: ReleaseArchive,
+    *,
+    repository: Path | None,
+    through: str | None = None,
+    tolerance: float | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> ReplayResult:
+    """
+    Decide all records of a journal again.
+
+    Args:
+        chain: Journal to read.
+        releases: Releases archived in the journal.
+        repository: Model repository with their models; None for none.
+        through: Release that decides all records; None for each record's own.
+        tolerance: Allowed difference of a probability; None for the tolerance that
+            follows from the operators of the graph.
+        progress: Called with (segments done, segments in total).
+
+    Raises:
+        JournalError: A segment cannot be read.
+    """
+    deciders: dict[str, _Decider | str] = {}
+    parts: dict[str, ReleaseReplay] = {}
+    differences: list[Difference] = []
+
+    def decider(name: str) -> _Decider | str:
+        if name not in deciders:
+            deciders[name] = _opened(
+                name, chain, releases, repository=repository, tolerance=tolerance
+            )
+        return deciders[name]
+
+    segments = chain.alive("segment")
+    for done, link in enumerate(segments, start=1):
+        table = read_table(chain.folder, link)
+        for (name,), own in table.group_by("release", maintain_order=True):
+            release = str(name)
+            part = parts.setdefault(release, ReleaseReplay(release, through or release))
+            found = decider(part.through)
+            part.rows += len(own)
+            if isinstance(found, str):
+                part.problem = found
+            else:
+                part.promise = _promise(found)
+                differences += _again(own, found, part)
+                del differences[MOST_NAMED:]
+        progress(done, len(segments))
+    return ReplayResult(list(parts.values()), differences)
+
+
+def _opened(
+    name: str,
+    chain: Chain,
+    releases: ReleaseArchive,
+    *,
+    repository: Path | None,
+    tolerance: float | None,
+) -> _Decider | str:
+    """Open a release, or return the reason why it cannot be opened."""
+    try:
+        release = open_release(
+            name,
+            archived=releases.get(name),
+            repository=repository,
+            product=chain.links[0].product,
+        )
+        model = release.model()
+    except TollgateError as exc:
+        return str(exc)
+    allowed = model.arithmetic.tolerance if tolerance is None else tolerance
+    return _Decider(release, model, allowed)
+
+
+def _promise(found: _Decider) -> str:
+    if found.tolerance == found.model.arithmetic.tolerance:
+        return str(found.model.arithmetic)
+    return f"within {found.tolerance:g}, as requested"
+
+
+def _again(own: pl.DataFrame, found: _Decider, part: ReleaseReplay) -> list[Difference]:
+    """Decide the records of one release in one segment again, and count the results."""
+    spec = spec_hash_text(found.release.spec.spec_hash)
+    fits = own["spec"] == spec
+    part.withheld += int((~own["consent"]).sum())
+    part.foreign += int((own["consent"] & ~fits).sum())
+    rows = own.filter(pl.col("consent") & (pl.col("spec") == spec))
+    if rows.is_empty():
+        return []
+    try:
+        facts = facts_of(rows, found.release.spec)
+    except KeyError as exc:
+        part.problem = f"records have no feature {exc.args[0]}"
+        return []
+    vectors = found.model.vectors(facts, found.release.spec)
+    computed = found.model.probabilities(vectors)
+    if computed.shape != facts.probabilities.shape:
+        classes = facts.probabilities.shape[1]
+        part.problem = f"has {computed.shape[1]} classes, its records have {classes}"
+        return []
+    near = near_rows(facts.probabilities, computed, found.tolerance)
+    # Probabilities within the tolerance count as equal. Then the policy must agree
+    # exactly on the recorded ones.
+    used = np.where(near[:, None], facts.probabilities, computed)
+    decided = decide(
+        msgspec.structs.replace(facts, probabilities=used), policy=found.release.policy
+    )
+    wrong = {
+        "probabilities": ~near,
+        **wrong_by_aspect(rows, decided, rules=part.through == part.release),
+    }
+    any_wrong: Bool = np.any(list(wrong.values()), axis=0)
+    part.differing += int(any_wrong.sum())
+    part.same += int((~any_wrong).sum())
+    for aspect, where in wrong.items():
+        if where.any():
+            part.aspects[aspect] = part.aspects.get(aspect, 0) + int(where.sum())
+    return [
+        Difference(
+            record=f"{rows[WRITER][row]}:{rows[SEQUENCE][row]}",
+            release=part.release,
+            what=tuple(
+                describe_difference(
+                    aspect, row, rows, decided, was=facts.probabilities, now=computed
+                )
+                for aspect, where in wrong.items()
+                if where[row]
+            ),
+        )
+        for row in np.flatnonzero(any_wrong)[:MOST_NAMED].tolist()
+    ]

@@ -1,0 +1,1 @@
+"""Find a sealed decision, explain it, and show it to people."""

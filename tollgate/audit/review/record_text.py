@@ -1,0 +1,260 @@
+"""Describe the values of a record for a human reviewer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tollgate.audit.releases.archived_release import (
+    ArchivedRelease,
+    FeatureRange,
+    TrainingDistribution,
+)
+from tollgate.audit.releases.record_rows import FEATURE, FIELD, SUBJECT
+from tollgate.features.fields import hash_words
+from tollgate.features.spec.description import feature_text, window_text
+from tollgate.features.spec.spec_definition import FeatureSpec
+from tollgate.features.windows.entity_entries import MISSING
+from tollgate.schema import REASON_SEPARATOR, Applied, Degraded, floats_at
+
+DEGRADED_TEXTS = {
+    Degraded.STORE_UNAVAILABLE: "The store gave no answer in time: some features are "
+    "their declared defaults.",
+    Degraded.LAST_KNOWN_VECTOR: "The store gave no answer in time: some features come "
+    "from the last known values.",
+    Degraded.COLD_START: "A customer or a terminal was never seen before.",
+    Degraded.EVENT_TOO_LATE: "The purchase was older than the stored events: it was "
+    "scored and not applied, or its windows reach back too far.",
+    Degraded.WINDOW_OVERFLOW: "More events happened than the store holds: windows "
+    "are too small.",
+    Degraded.STATE_CORRUPT: "A stored value was damaged: its features are their "
+    "defaults.",
+    Degraded.MODEL_OUTPUT: "The model's output was no probability: the policy's "
+    "fallback decided.",
+    Degraded.ESSENTIAL_MISSING: "An essential feature was missing or too old: at least "
+    "a review.",
+    Degraded.FEED_STALE: "A feed was older than it may be.",
+    Degraded.FIELD_MISSING: "A declared field was left out, or has a value that "
+    "training did not know.",
+    Degraded.LOOKUPS_UNREAD: "Lists and stored decisions could not be read.",
+    Degraded.TABLE_MISSING: "A table had no number that holds for this row.",
+    Degraded.HOOK_FAILED: "The product's own code failed for this row: its features "
+    "are their defaults.",
+}
+APPLIED_TEXTS = {
+    Applied.NO: "no",
+    Applied.YES: "yes",
+    Applied.UNKNOWN: "unknown: the connection to the store was lost",
+    Applied.DUPLICATE: "it had been applied before",
+}
+OWN_REASONS = {"ESSENTIAL_MISSING": "Data this decision needs is missing or too old."}
+NO_TEXT = "The archived policy has no text for this code."
+
+
+class Description(msgspec.Struct, frozen=True):
+    """
+    A feature, input or code, described for display.
+
+    Attributes:
+        name: Its name.
+        value: Value, formatted.
+        meaning: Description; empty if unknown.
+        place: Position among the training values, from 0 to 1; None if unknown.
+        outside: True if the value lies outside of the training range.
+    """
+
+    name: str
+    value: str
+    meaning: str = ""
+    place: float | None = None
+    outside: bool = False
+
+
+def describe_features(
+    values: dict[str, Any], archived: ArchivedRelease | None
+) -> list[Description]:
+    """Describe the feature vector that was scored."""
+    spec = archived.spec if archived else None
+    known = {one.name: one for one in spec.features} if spec else {}
+    training = (
+        archived.training if archived and archived.training else TrainingDistribution()
+    )
+    descriptions = []
+    for column, value in values.items():
+        if not column.startswith(FEATURE) or value is None:
+            continue
+        name = column[len(FEATURE) :]
+        meaning = ""
+        if spec is not None and name in known:
+            parts = (feature_text(known[name], spec), window_text(known[name], spec))
+            meaning = ", ".join(part for part in parts if part)
+        known_range = training.features.get(name, FeatureRange())
+        place = place_among(value, known_range, training.quantiles)
+        descriptions.append(
+            Description(
+                name=name,
+                value=f"{value:,.6g}",
+                meaning=meaning,
+                place=None if math.isnan(place) else min(1.0, max(0.0, place)),
+                outside=place in (-1.0, 2.0),
+            )
+        )
+    return descriptions
+
+
+def place_among(value: float, known: FeatureRange, levels: Sequence[float]) -> float:
+    """
+    Return the share of training values below a value, by their quantiles.
+
+    Args:
+        value: Value to place.
+        known: Training values at the quantiles.
+        levels: Levels of the quantiles, ascending from 0 to 1.
+
+    Returns:
+        0 to 1; -1 below and 2 above all of them; NaN if nothing is known.
+    """
+    pairs = [
+        (level, one)
+        for level, one in zip(levels, known.quantiles, strict=False)
+        if one is not None
+    ]
+    if len(pairs) < 2 or value != value:
+        return math.nan
+    values = [np.float32(one) for _, one in pairs]
+    if value < values[0]:
+        return -1.0
+    if value > values[-1]:
+        return 2.0
+    below = [level for level, one in pairs if np.float32(one) < value]
+    above = [level for level, one in pairs if np.float32(one) > value]
+    # The middle between its neighbours' levels, or between the levels around values
+    # equal to it.
+    return (max(below, default=0.0) + min(above, default=1.0)) / 2
+
+
+def describe_inputs(
+    values: dict[str, Any], archived: ArchivedRelease | None
+) -> list[Description]:
+    """Describe the inputs of the request."""
+    descriptions = []
+    if has_money(values, archived):
+        descriptions.append(
+            Description("amount", f"{values['amount_cents'] / 100:,.2f}")
+        )
+    if values["event_time"] is not None:
+        descriptions.append(Description("event time", moment(values["event_time"])))
+        descriptions.append(
+            Description("transaction", values["transaction"], "a pseudonym")
+        )
+    for column, value in values.items():
+        if column.startswith(SUBJECT) and value is not None:
+            descriptions.append(
+                Description(column[len(SUBJECT) :], value, "a pseudonym")
+            )
+        elif column.startswith(FIELD) and value is not None:
+            name = column[len(FIELD) :]
+            spec = archived.spec if archived else None
+            descriptions.append(
+                Description(name, field_text(name, value, spec), "a declared field")
+            )
+    hits = values["list_hits"]
+    if hits:
+        names = (
+            [one.name for one in archived.policy.lists]
+            if archived and archived.policy
+            else []
+        )
+        descriptions.append(
+            Description("on lists", ", ".join(bits_named(hits, names, "list")))
+        )
+    return descriptions
+
+
+def has_money(values: dict[str, Any], archived: ArchivedRelease | None) -> bool:
+    """Return whether a record has an amount, by its consent and its features.yaml."""
+    spec = archived.spec if archived else None
+    return values["amount_cents"] is not None and (spec is None or spec.amount)
+
+
+def field_text(name: str, value: int, spec: FeatureSpec | None) -> str:
+    """Format a declared field as it was sent, as far as possible."""
+    if value == MISSING:
+        return "not sent"
+    found = [one for one in spec.fields if one.name == name] if spec else []
+    if not found:
+        return f"{value} (its declaration was not archived)"
+    decimals = found[0].decimals
+    if found[0].type != "category" and decimals is None:
+        return repr(float(floats_at(np.array([value]))[0]))
+    if found[0].type != "category":
+        return f"{value / 10 ** (decimals or 0):.{decimals}f}"
+    words = found[0].vocabulary
+    for word, known in zip(
+        words, hash_words([one.encode() for one in words]).tolist(), strict=True
+    ):
+        if known == value:
+            return word
+    return "a word that is not in the vocabulary"
+
+
+def describe_reasons(
+    values: dict[str, Any], archived: ArchivedRelease | None
+) -> list[Description]:
+    """Describe the reason codes of the answer."""
+    policy = archived.policy if archived else None
+    texts = OWN_REASONS | (policy.reasons if policy else {})
+    codes = [one for one in values["reason_codes"].split(REASON_SEPARATOR) if one]
+    return [Description(code, texts.get(code, NO_TEXT)) for code in codes]
+
+
+def describe_rules(
+    values: dict[str, Any], archived: ArchivedRelease | None
+) -> list[Description]:
+    """Describe the rules that matched."""
+    rules = archived.policy.rules if archived and archived.policy else ()
+    descriptions = []
+    for at in range(64):
+        if values["rules"] >> at & 1:
+            if at < len(rules):
+                one = rules[at]
+                descriptions.append(
+                    Description(one.name, one.code, f"owner: {one.owner}")
+                )
+            else:
+                descriptions.append(
+                    Description(f"rule {at + 1}", "", "not in the archived policy")
+                )
+    return descriptions
+
+
+def describe_degraded(values: dict[str, Any]) -> list[Description]:
+    """Describe the degraded bits of the answer."""
+    bits = values["degraded"]
+    descriptions = [
+        Description(bit.name or "", words)
+        for bit, words in DEGRADED_TEXTS.items()
+        if bits & bit
+    ]
+    rest = bits & ~sum(DEGRADED_TEXTS)
+    return descriptions + (
+        [Description(f"bits {rest:#x}", "Unknown to this Tollgate.")] if rest else []
+    )
+
+
+def bits_named(bits: int, names: list[str], what: str) -> list[str]:
+    """Return the names of the bits that are set."""
+    return [
+        names[at] if at < len(names) else f"{what} {at + 1}"
+        for at in range(64)
+        if bits >> at & 1
+    ]
+
+
+def moment(value: Any) -> str:
+    """Format a time to the millisecond, UTC."""
+    return f"{value:%Y-%m-%d %H:%M:%S}.{value.microsecond // 1000:03d} UTC"

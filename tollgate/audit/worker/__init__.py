@@ -1,0 +1,1 @@
+"""Consume the journal's stream: check, complete and seal records."""

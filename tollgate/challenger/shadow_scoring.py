@@ -1,0 +1,242 @@
+"""Decide journalled rows as another release would have decided them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.audit.releases.past_release import OpenedRelease, ReleaseModel
+from tollgate.challenger.bins import clusters
+from tollgate.challenger.decision_counts import Decisions
+from tollgate.errors import InputError
+from tollgate.features.spec.description import vector_parts
+from tollgate.features.spec.spec_definition import FeatureSpec
+from tollgate.journal.decision_record import Records
+from tollgate.policy import Policy, PolicyDecisions, RowFacts, decide
+from tollgate.repository.releases.release_file import spec_hash_text
+from tollgate.schema import MAX_BATCH_ROWS, Degraded
+
+log = logging.getLogger(__name__)
+
+F32 = npt.NDArray[np.float32]
+U32 = npt.NDArray[np.uint32]
+I64 = npt.NDArray[np.int64]
+
+_MODEL_OUTPUT = np.uint32(Degraded.MODEL_OUTPUT)
+
+
+class ScoredRows(msgspec.Struct, frozen=True, eq=False):
+    """
+    Rows as decided originally, and as decided by the other release.
+
+    Attributes:
+        recorded: Decisions in the journal.
+        other: Decisions of the other release; the latency of a row is that of its batch
+            of up to 32 rows.
+        worked_us: Total time, µs.
+    """
+
+    recorded: Decisions
+    other: Decisions
+    worked_us: int
+
+
+class Scorer:
+    """
+    Decides rows of one release again with another release.
+
+    Args:
+        recorded: Release that decided the rows.
+        other: Release that decides them again.
+
+    Attributes:
+        segments: Names of the segments.
+        money: True if the rows have amounts.
+
+    Raises:
+        InputError: The rows lack an input of the other release; the message names it.
+        RepositoryError: Its model cannot be loaded.
+    """
+
+    def __init__(self, recorded: OpenedRelease, other: OpenedRelease) -> None:
+        self._columns = columns_for(recorded.spec, other)
+        _require_fields(recorded.spec, other)
+        self._lists = _list_places(recorded.policy, other)
+        self._recorded, self._other = recorded, other
+        self._spec_hash = recorded.spec.spec_hash
+        self._model: ReleaseModel = other.model()
+        self.segments = recorded.policy.segments
+        self.money = recorded.spec.amount
+        self._failure_logged = False
+
+    def fits(self, records: Records) -> bool:
+        """Return whether records have the expected features and fields."""
+        return (
+            records.spec_hash == self._spec_hash
+            and {*self._recorded.spec.field_names} <= records.fields.keys()
+        )
+
+    def score(self, records: Records) -> ScoredRows:
+        """Decide rows again."""
+        started_ns = time.perf_counter_ns()
+        recorded = recorded_decisions(records)
+        facts = _facts(records)
+        own = msgspec.structs.replace(
+            facts,
+            features=np.ascontiguousarray(facts.features[:, self._columns]),
+            list_hits=_moved(facts.list_hits, self._lists),
+        )
+        other = self._again(own, recorded.cluster)
+        worked_us = (time.perf_counter_ns() - started_ns) // 1_000
+        return ScoredRows(recorded, other, worked_us)
+
+    def segment(self, records: Records) -> npt.NDArray[np.uint8]:
+        """
+        Return the segments of rows, by the policy of the recorded release; uint8 [N].
+        """
+        return decide(_facts(records), policy=self._recorded.policy).segment
+
+    def _again(self, facts: RowFacts, cluster: I64) -> Decisions:
+        parts: list[PolicyDecisions] = []
+        took_us = np.zeros(len(facts.cents), np.int64)
+        for at in range(0, len(facts.cents), MAX_BATCH_ROWS):
+            rows = slice(at, at + MAX_BATCH_ROWS)
+            started_ns = time.perf_counter_ns()
+            part = _slice(facts, rows)
+            probabilities = self._probabilities(part)
+            part = msgspec.structs.replace(part, probabilities=probabilities)
+            parts.append(decide(part, policy=self._other.policy))
+            took_us[rows] = (time.perf_counter_ns() - started_ns) // 1_000
+        degraded = np.concatenate([one.degraded for one in parts])
+        return Decisions(
+            decision=np.concatenate([one.decision for one in parts]),
+            score=np.concatenate([one.score for one in parts]),
+            failed=(degraded & _MODEL_OUTPUT) != 0,
+            degraded=degraded != 0,
+            took_us=took_us,
+            cluster=cluster,
+        )
+
+    def _probabilities(self, facts: RowFacts) -> F32:
+        """Run the model; if it fails, its rows have no score."""
+        width = len(self._other.policy.labels)
+        try:
+            vectors = self._model.vectors(facts, self._other.spec)
+            found = self._model.probabilities(vectors)
+        except Exception:  # onnxruntime's errors have no common base
+            if not self._failure_logged:  # log once, not per batch
+                log.exception("%s: its model failed", self._other.name)
+            self._failure_logged = True
+            found = np.full((len(facts.cents), width), np.nan, np.float32)
+        if found.shape != (len(facts.cents), width):
+            found = np.full((len(facts.cents), width), np.nan, np.float32)
+        return found
+
+
+def recorded_decisions(records: Records) -> Decisions:
+    """Return the decisions of records; their latencies are those in the server."""
+    took = (records.features_us, records.model_us, records.decision_us)
+    return Decisions(
+        decision=records.decision,
+        score=records.score,
+        failed=(records.degraded & _MODEL_OUTPUT) != 0,
+        degraded=records.degraded != 0,
+        took_us=np.sum([one.astype(np.int64) for one in took], axis=0),
+        # The ids are those that choose a canary's rows.
+        cluster=clusters(records.owner[1]),
+    )
+
+
+def columns_for(recorded: FeatureSpec, other: OpenedRelease) -> list[int]:
+    """
+    Return the columns of a release's features in the vectors of another release.
+
+    Raises:
+        InputError: A feature is missing there, or is defined differently.
+    """
+    wanted = other.spec
+    if wanted.spec_hash == recorded.spec_hash:
+        return list(range(len(recorded.features)))
+    if wanted.state_hash != recorded.state_hash:
+        old, new = spec_hash_text(recorded.spec_hash), spec_hash_text(wanted.spec_hash)
+        problem = (
+            f"stores another state than the release that answers (features {old} "
+            f"and {new}): its vectors cannot be derived from journalled ones; "
+            "compare the two offline, with `features build` and `evaluate`"
+        )
+        raise InputError(other.name, problem)
+    places = {one.name: at for at, one in enumerate(recorded.features)}
+    columns = []
+    for feature in wanted.features:
+        at = places.get(feature.name)
+        if at is None or vector_parts(recorded.features[at], recorded) != vector_parts(
+            feature, wanted
+        ):
+            what = "not in" if at is None else "defined differently in"
+            problem = (
+                f"its feature {feature.name} is {what} the vectors of the release that "
+                "answers: a shadow can leave features out, and add none"
+            )
+            raise InputError(other.name, problem)
+        columns.append(at)
+    return columns
+
+
+def _require_fields(recorded: FeatureSpec, other: OpenedRelease) -> None:
+    there = {one.name: one for one in recorded.fields}
+    for one in other.spec.fields:
+        if there.get(one.name) != one:
+            problem = (
+                f"its field {one.name} is not declared like this by the release that "
+                "answers"
+            )
+            raise InputError(other.name, problem)
+
+
+def _list_places(recorded: Policy, other: OpenedRelease) -> list[int]:
+    """Return the positions of a policy's lists among those that were looked up."""
+    places = {(one.name, one.of): at for at, one in enumerate(recorded.lists)}
+    found = []
+    for one in other.policy.lists:
+        if (one.name, one.of) not in places:
+            problem = (
+                "the release that answers does not look up its list "
+                f"{one.name} of {one.of}"
+            )
+            raise InputError(other.name, problem)
+        found.append(places[one.name, one.of])
+    return found
+
+
+def _moved(hits: U32, places: Sequence[int]) -> U32:
+    moved = np.zeros_like(hits)
+    for at, place in enumerate(places):
+        moved |= (hits >> np.uint32(place) & np.uint32(1)) << np.uint32(at)
+    return moved
+
+
+def _facts(records: Records) -> RowFacts:
+    return RowFacts(
+        probabilities=records.probabilities,
+        features=records.features,
+        cents=records.cents,
+        degraded=records.degraded & ~_MODEL_OUTPUT,  # the policy sets it again
+        event_time_us=records.event_time_us,
+        list_hits=records.list_hits,
+        fields=records.fields,
+    )
+
+
+def _slice(facts: RowFacts, rows: slice) -> RowFacts:
+    values = {
+        name: getattr(facts, name)[rows]
+        for name in facts.__struct_fields__
+        if name != "fields"
+    }
+    fields = {name: column[rows] for name, column in facts.fields.items()}
+    return RowFacts(**values, fields=fields)

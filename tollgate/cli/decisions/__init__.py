@@ -1,0 +1,1 @@
+"""Score rows, explain decisions, and use the sealed journal."""

@@ -1,0 +1,195 @@
+"""Load labels of purchases and judge releases by them: `labels load`, `accuracy`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tollgate.cli import console, running_server
+from tollgate.cli.decisions.journal_commands import (
+    Anchor,
+    Folder,
+    Keys,
+    default_anchor,
+    default_folder,
+    default_keys,
+)
+from tollgate.cli.operations.stream_commands import STORE_DEADLINE_S
+from tollgate.cli.options import Json, Product, Repository, State, StoreUrl
+
+if TYPE_CHECKING:
+    from tollgate.audit.chain.chain import Chain
+    from tollgate.audit.releases.label_accuracy import ReleaseAccuracy
+    from tollgate.features.spec.feature_spec import FeatureSpec
+    from tollgate.store.store_events import Labels
+
+LegitimateAfter = Annotated[
+    str | None,
+    typer.Option(
+        help="Age, such as 30d, from which an unlabelled decision counts "
+        "as legitimate.",
+        show_default="only labelled decisions are judged",
+    ),
+]
+
+
+def load(
+    file: Annotated[Path, typer.Argument(help="Labels: Parquet, CSV or JSON lines.")],
+    journal_only: Annotated[
+        bool,
+        typer.Option(
+            help="Write labels to the journal only, if a feed brings them to the store."
+        ),
+    ] = False,
+    legitimate_after: LegitimateAfter = None,
+    folder: Folder = None,
+    keys: Keys = None,
+    anchor: Anchor = None,
+    product: Product = None,
+    repository: Repository = None,
+    state: State = None,
+    store_url: StoreUrl = None,
+    as_json: Json = False,
+) -> None:
+    """Load labels into the store and the journal; then judge each release."""
+    from tollgate.audit.worker.label_journal import read_labels
+    from tollgate.cli.pipeline import served_spec
+    from tollgate.errors import InputError
+
+    chosen = console.settings(
+        product=product, repository=repository, state=state, store_url=store_url
+    )
+    spec = served_spec(chosen.repository_path, product=chosen.product)
+    labels = read_labels(file, spec=spec)
+    stored = None
+    if spec.entities and not journal_only:
+        stored = _into_store(labels, spec=spec, url=running_server.store_url(chosen))
+        if not as_json:
+            counts = "applied {applied:,}, had already {duplicate:,}, too late {late:,}"
+            text = f"store: {counts.format_map(stored)}"
+            console.out.print(text, highlight=False)
+    place = folder or default_folder(chosen)
+    chain = _chain(place, anchor, product=chosen.product)
+    if chain is None:
+        if not spec.entities:
+            raise InputError(place, "holds no journal, and the store wants no labels")
+        console.say(f"no journal in {place}: labels are in the store alone")
+        if as_json:
+            console.print_json({"store": stored, "journal": None, "releases": []})
+        return
+    rows = _into_journal(
+        labels, spec=spec, chain=chain, keys=keys or default_keys(place)
+    )
+    accuracies = _accuracies(chain, legitimate_after)
+    if as_json:
+        journal = {"labels": len(labels), "new": rows}
+        report = {"store": stored, "journal": journal, "releases": accuracies}
+        console.print_json(report)
+        return
+    text = f"{rows:,} of {len(labels):,} labels are new and of people it knows"
+    console.out.print(f"journal: {text}", highlight=False)
+    _print(accuracies)
+
+
+def accuracy(
+    legitimate_after: LegitimateAfter = None,
+    folder: Folder = None,
+    anchor: Anchor = None,
+    product: Product = None,
+    state: State = None,
+    as_json: Json = False,
+) -> None:
+    """Print precision, recall and AUC of every release on its labelled decisions."""
+    from tollgate.audit.chain.links import no_journal
+
+    chosen = console.settings(
+        product_is_known=folder is None, product=product, state=state
+    )
+    place = folder or default_folder(chosen)
+    chain = _chain(place, anchor, product=chosen.product)
+    if chain is None:
+        raise no_journal(place)
+    accuracies = _accuracies(chain, legitimate_after)
+    if as_json:
+        console.print_json(accuracies)
+    else:
+        _print(accuracies)
+
+
+def _chain(place: Path, anchor: Path | None, *, product: str) -> Chain | None:
+    """Open the journal, if there is one."""
+    from tollgate.audit.chain.anchor import AnchorFile
+    from tollgate.audit.chain.chain import Chain
+    from tollgate.audit.chain.links import link_paths
+
+    if not link_paths(place):
+        return None
+    file = AnchorFile(anchor or default_anchor(place))
+    return Chain(place, product=product, anchor=file)
+
+
+def _into_store(labels: Labels, *, spec: FeatureSpec, url: str) -> dict[str, int]:
+    from tollgate.audit.worker.label_journal import labels_for_store
+    from tollgate.store.event_writer import EventWriter
+    from tollgate.store.redis.cluster_store import open_store
+
+    store = open_store(url, deadline_s=STORE_DEADLINE_S)
+    stored = EventWriter(spec, store).labels(labels_for_store(labels))
+    store.close()
+    return {
+        "applied": int(stored.applied.sum()),
+        "duplicate": int(stored.duplicate.sum()),
+        "late": int(stored.too_late.sum()),
+    }
+
+
+def _into_journal(
+    labels: Labels, *, spec: FeatureSpec, chain: Chain, keys: Path
+) -> int:
+    from tollgate.audit.worker.label_journal import seal_labels
+    from tollgate.audit.worker.pseudonyms import Subjects
+
+    subjects = Subjects(keys)
+    link = seal_labels(chain, labels, spec=spec, subjects=subjects)
+    subjects.close()
+    return link.rows if link else 0
+
+
+def _accuracies(chain: Chain, legitimate_after: str | None) -> list[ReleaseAccuracy]:
+    """Judge every release on its labelled decisions."""
+    from tollgate.audit.releases.label_accuracy import accuracy_by_release as judge
+    from tollgate.cli.decisions.journal_commands import seconds
+
+    before_us = None
+    if legitimate_after is not None:
+        age_s = seconds(legitimate_after, flag="--legitimate-after")
+        before_us = time.time_ns() // 1000 - int(age_s * 1e6)
+    return judge(chain, legitimate_before_us=before_us)
+
+
+def _print(accuracies: list[ReleaseAccuracy]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    heads = ("release", "decisions", "labelled", "frauds", "precision", "recall")
+    more = ("precision, declined", "recall, declined", "AUC", "average precision")
+    for at, name in enumerate((*heads, *more)):
+        table.add_column(name, justify="right" if at else "left")
+    for one in accuracies:
+        table.add_row(*_cells(one))
+    console.out.print(table)
+
+
+def _cells(one: ReleaseAccuracy) -> list[str]:
+    shares = (
+        *(one.flagged, one.caught, one.declined, one.caught_declined),
+        *(one.roc_auc, one.average_precision),
+    )
+    return [
+        one.release,
+        *(f"{number:,}" for number in (one.decisions, one.labelled, one.frauds)),
+        *("" if share != share else f"{share:.3f}" for share in shares),
+    ]

@@ -1,0 +1,471 @@
+"""Score a file of purchases on a running server: `tollgate score`."""
+
+from __future__ import annotations
+
+import io
+import socket
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from tollgate.cli import console
+from tollgate.cli.options import Product, State
+from tollgate.cli.repositories import open_for_reading
+from tollgate.errors import InputError, SetupError
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.spec.request_inputs import FIELD_KINDS, wire_inputs
+from tollgate.schema import AMOUNT, EVENT_TIME, REASON_SEPARATOR, Degraded
+from tollgate.suggestions import suggest
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from clients.options import Tls
+    from tollgate.settings import Settings
+
+# Read a caller's credentials for a gateway: TLS, client certificate, API key.
+
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(help="Certificate authority of the gateway; PEM. Turns on TLS."),
+]
+TlsCert = Annotated[
+    Path | None, typer.Option(help="Client certificate; PEM, with --tls-key.")
+]
+TlsKey = Annotated[
+    Path | None, typer.Option(help="Private key of the client certificate; PEM.")
+]
+TokenFile = Annotated[
+    Path | None, typer.Option(help="File that contains only the caller's API key.")
+]
+
+
+def read_proof(
+    ca: Path | None, certificate: Path | None, *, key: Path | None, token: Path | None
+) -> tuple[Tls | None, str | None]:
+    """
+    Read a caller's credentials.
+
+    Returns:
+        TLS, None for plain text; the key, None for none.
+
+    Raises:
+        InputError: A file cannot be read, or only one of certificate and key is given.
+    """
+    from clients.options import tls_from
+
+    tls = None
+    if ca or certificate or key:
+        tls = tls_from(authority=ca, certificate=certificate, key=key)
+    if token is None:
+        return tls, None
+    try:
+        return tls, token.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError) as exc:
+        words = getattr(exc, "strerror", None) or "is not ASCII"
+        raise InputError(token, f"cannot be read: {words}") from exc
+
+
+# Convert columns of a table to declared fields of a request.
+
+
+def wire_fields(spec: FeatureSpec, frame: pl.DataFrame) -> dict[str, str]:
+    """List the declared fields that a table has, with their types."""
+    return {
+        field.name: FIELD_KINDS[field.type]
+        for field in spec.fields
+        if field.name in frame.columns
+    }
+
+
+def field_columns(
+    frame: pl.DataFrame, fields: dict[str, str], *, errors: list[str]
+) -> dict[str, list[Any]]:
+    """
+    Convert declared fields of a table to columns of a request.
+
+    Args:
+        frame: N rows.
+        fields: Name -> type on the wire.
+        errors: Errors of each row; a cell that is no number adds one.
+
+    Returns:
+        N values each; None where a row has none.
+    """
+    import polars as pl
+
+    columns = {}
+    for name, kind in fields.items():
+        column = frame[name]
+        typed = column.cast(pl.String if kind == "BYTES" else pl.Float64, strict=False)
+        lost = typed.is_null() & column.is_not_null()
+        for row in np.flatnonzero(lost.to_numpy()).tolist():
+            problem = f"{name}: {column[row]!r:.60}: is not a number"
+            errors[row] = errors[row] or problem
+        columns[name] = typed.to_list()
+    return columns
+
+
+Format = Literal["parquet", "csv", "jsonl"]
+
+_STDIN = Path("-")
+_SHOWN_ROWS = 20
+_TIMEOUT_S = 10.0
+_CONNECT_S = 2.0
+_STORE_DEADLINE_MS = 1_000
+# Bits that report a failure of the server. The others describe the row, such as a new
+# customer or a missing field.
+_FAILED = (
+    Degraded.STORE_UNAVAILABLE
+    | Degraded.LAST_KNOWN_VECTOR
+    | Degraded.STATE_CORRUPT
+    | Degraded.MODEL_OUTPUT
+    | Degraded.LOOKUPS_UNREAD
+    | Degraded.HOOK_FAILED
+)
+_ANSWER = ("decision", "score", "reason_codes", "degraded", "error", "release")
+
+
+def score(
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="Purchases: Parquet, CSV or JSON lines; - reads standard input."
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Path of the file to write; standard output if omitted."),
+    ] = None,
+    format: Annotated[
+        Format | None,
+        typer.Option(help="Format of standard input and output.", show_default="jsonl"),
+    ] = None,
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help="host:port of the server.", show_default="that of --state, or :8001"
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run", help="Decide as usual, but store and journal nothing."
+        ),
+    ] = False,
+    store_deadline_ms: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Maximum milliseconds that the store may take per request; "
+            "the server has a limit.",
+        ),
+    ] = _STORE_DEADLINE_MS,
+    fail_on_error: Annotated[
+        bool,
+        typer.Option(
+            "--fail-on-error",
+            help="Exit with status 1 if a row has an error, or was decided "
+            "without the result of the store, the model or the hook.",
+        ),
+    ] = False,
+    product: Product = None,
+    repository: Annotated[
+        str | None,
+        typer.Option(
+            help="Model repository with the column names.",
+            show_default="model_repository",
+        ),
+    ] = None,
+    state: State = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json",
+            help="Print one JSON object with `summary`, and with `rows` "
+            "unless --out has them.",
+        ),
+    ] = False,
+) -> None:
+    """Decide the purchases of a file: Parquet, CSV or JSON lines in, the same out."""
+    from clients.client import Client
+    from tollgate.cli import pipeline
+    from tollgate.history import rename_aliases
+
+    kind = _output_kind(out, format)
+    tls, token = read_proof(tls_ca, tls_cert, key=tls_key, token=token_file)
+    chosen = console.settings(product=product, repository=repository, state=state)
+    with open_for_reading(chosen) as models:
+        spec = pipeline.served_spec(models, product=chosen.product)
+    frame = rename_aliases(_read(file, format or "jsonl"), spec)
+    for name in spec.columns:
+        if name not in frame.columns:
+            found = ", ".join(frame.columns)
+            raise InputError(file, f"column missing; the file has {found}", where=name)
+    columns, errors = _columns(frame, spec.columns, source=file)
+    fields = wire_fields(spec, frame)
+    columns |= field_columns(frame, fields, errors=errors)
+    good = np.flatnonzero([error == "" for error in errors])
+    answers = {name: _blank(name, errors) for name in _ANSWER}
+    if len(good):
+        address = url or _server(chosen)
+        picked = {
+            name: [column[row] for row in good] for name, column in columns.items()
+        }
+        with (
+            Client(
+                address,
+                product=chosen.product,
+                inputs=wire_inputs(spec),
+                fields=fields,
+                timeout_s=_TIMEOUT_S,
+                store_deadline_ms=store_deadline_ms,
+                tls=tls,
+                token=token,
+            ) as client,
+            console.progress("deciding") as advance,
+        ):
+            done = 0
+            for answer in client.decide_many(picked, dry_run=dry_run):
+                rows = good[done : done + len(answer)]
+                _note(answers, rows, answer)
+                done += len(answer)
+                advance(done, len(good))
+    summary = _summary(answers)
+    if as_json:
+        decided = None if out else _decided(frame, answers).to_dicts()
+        console.print_json({"summary": summary, "rows": decided})
+    if out or not as_json:
+        _write(frame, answers, out=out, kind=kind)
+    _say(summary)
+    failed = summary["failed"]
+    if fail_on_error and failed:
+        text = f"--fail-on-error: {failed:,} of {len(frame):,} rows failed"
+        console.say(f"{text}; their answers are written all the same")
+        raise typer.Exit(1)
+
+
+def _server(chosen: Settings) -> str:
+    """
+    Find the server of the state folder, or another one at the port of the settings.
+
+    Raises:
+        SetupError: No server listens there; the message explains how to start one.
+        InputError: The server of the state folder does not serve the product.
+    """
+    from tollgate.server.address import find_server
+
+    found = find_server(chosen.state_path)
+    if found is not None:
+        if chosen.product not in found.products:
+            there = suggest(chosen.product, found.products)
+            problem = f"{found.grpc_url} does not serve {chosen.product!r}; {there}"
+            raise InputError("--product", problem)
+        return found.grpc_url
+    place = ("127.0.0.1", chosen.grpc_port)
+    try:
+        socket.create_connection(place, timeout=_CONNECT_S).close()
+    except OSError as exc:
+        raise SetupError(
+            f"no server runs in {chosen.state}, and none listens at "
+            f"{place[0]}:{place[1]}",
+            remedy=f"start one with `tollgate up --product {chosen.product}`, or name "
+            "one with --url host:port",
+        ) from exc
+    return f"{place[0]}:{place[1]}"
+
+
+def _summary(answers: dict[str, list[Any]]) -> dict[str, Any]:
+    """
+    Count the rows that were not decided, and the degraded ones by bit.
+
+    Rows with an error, or with a bit that reports a server failure, count as failed.
+    """
+    bad = np.array([error != "" for error in answers["error"]], np.bool_)
+    bits = np.array(answers["degraded"], np.uint32)
+    by_bit = {bit: np.count_nonzero(bits & np.uint32(bit)) for bit in Degraded}
+    return {
+        "rows": len(bad),
+        "decisions": Counter(one for one in answers["decision"] if one),
+        "undecided": int(bad.sum()),
+        "degraded": int(np.count_nonzero(bits)),
+        "degraded_by_bit": {bit.name: int(count) for bit, count in by_bit.items()},
+        "failed": int(np.count_nonzero(bad | ((bits & np.uint32(_FAILED)) != 0))),
+    }
+
+
+def _say(summary: dict[str, Any]) -> None:
+    """Print to stderr how many rows failed, and how many are degraded by which bit."""
+    from tollgate.audit.review.record_text import DEGRADED_TEXTS
+
+    rows = summary["rows"]
+    if undecided := summary["undecided"]:
+        console.say(f"{undecided:,} of {rows:,} rows could not be decided: see `error`")
+    if degraded := summary["degraded"]:
+        console.say(f"{degraded:,} of {rows:,} rows are degraded:")
+    for name, count in summary["degraded_by_bit"].items():
+        if count:
+            console.say(f"  {count:,} {name}: {DEGRADED_TEXTS[Degraded[name]]}")
+
+
+def _read(file: Path, format: Format) -> pl.DataFrame:
+    from tollgate.history import read_table
+
+    if file != _STDIN:
+        return read_table(file)
+    import polars as pl
+
+    content = io.BytesIO(sys.stdin.buffer.read())
+    try:
+        if format == "parquet":
+            return pl.read_parquet(content)
+        if format == "csv":
+            return pl.read_csv(content, infer_schema=False)
+        return pl.read_ndjson(content)
+    except pl.exceptions.PolarsError as exc:
+        problem = f"is not {format}: {str(exc).splitlines()[0]}"
+        raise InputError("standard input", problem) from exc
+
+
+def _columns(
+    frame: pl.DataFrame, names: tuple[str, ...], *, source: Path
+) -> tuple[dict[str, list[Any]], list[str]]:
+    """Convert a table to columns of a request; report cells that cannot be sent."""
+    import polars as pl
+
+    errors = [""] * len(frame)
+    columns: dict[str, list[Any]] = {}
+    for name in names:
+        column = frame[name]
+        if name == AMOUNT:
+            typed = column.cast(pl.Float64, strict=False)
+            rule = "is not a number"
+        elif name == EVENT_TIME:
+            typed, rule = _times(column, source), "is not a time"
+        else:
+            typed, rule = column.cast(pl.String), "is missing"
+        columns[name] = typed.to_list()
+        for row in np.flatnonzero(typed.is_null().to_numpy()).tolist():
+            value = "" if column[row] is None else f"{column[row]!r:.60}"
+            errors[row] = errors[row] or f"{name}: {value}: {rule}"
+    return columns, errors
+
+
+def _times(column: pl.Series, source: Path) -> Any:
+    import polars as pl
+
+    if isinstance(column.dtype, pl.Datetime):
+        if column.dtype.time_zone:
+            column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
+        moment = column.cast(pl.Datetime("us"))
+        return moment.cast(pl.Int64)
+    if column.dtype == pl.String:
+        number = column.cast(pl.Int64, strict=False)
+        texts = column.filter(number.is_null() & column.is_not_null())
+        if len(texts) == 0:
+            return number
+        try:
+            moment = column.str.to_datetime(time_unit="us", strict=False)
+        except pl.exceptions.ComputeError:
+            return number  # no text of the column is a time
+        return number.fill_null(moment.cast(pl.Int64))
+    if not column.dtype.is_integer():
+        raise InputError(source, f"{column.dtype} is not a time", where=EVENT_TIME)
+    return column.cast(pl.Int64)
+
+
+def _blank(name: str, errors: list[str]) -> list[Any]:
+    if name == "error":
+        return list(errors)
+    empty = {"score": None, "degraded": 0}.get(name, "")
+    return [empty] * len(errors)
+
+
+def _note(answers: dict[str, list[Any]], rows: Any, answer: Any) -> None:
+    """Store the decisions of one request at the positions of its rows."""
+    for position, row in enumerate(rows.tolist()):
+        value = float(answer.score[position])
+        answers["decision"][row] = str(answer.decision[position])
+        answers["score"][row] = None if np.isnan(value) else value
+        answers["reason_codes"][row] = REASON_SEPARATOR.join(
+            answer.reason_codes[position]
+        )
+        answers["degraded"][row] = int(answer.degraded[position])
+        answers["error"][row] = str(answer.error[position])
+        answers["release"][row] = str(answer.release[position])
+
+
+def _output_kind(out: Path | None, format: Format | None) -> str:
+    """Choose the output format before anything is decided; `table` is for a person."""
+    if out is None:
+        return format or ("table" if sys.stdout.isatty() else "jsonl")
+    kind = {".ndjson": "jsonl"}.get(out.suffix, out.suffix[1:])
+    if kind not in ("parquet", "csv", "jsonl"):
+        raise InputError(out, f"{out.suffix!r} is none of .parquet, .csv, .jsonl")
+    return kind
+
+
+def _decided(frame: pl.DataFrame, answers: dict[str, list[Any]]) -> pl.DataFrame:
+    """Add the decisions to the rows of the file, as columns."""
+    import polars as pl
+
+    types = {"score": pl.Float32, "degraded": pl.UInt32}
+    return frame.with_columns(
+        pl.Series(name, values, dtype=types.get(name, pl.String))
+        for name, values in answers.items()
+    )
+
+
+def _write(
+    frame: pl.DataFrame,
+    answers: dict[str, list[Any]],
+    *,
+    out: Path | None,
+    kind: str,
+) -> None:
+    from tollgate.repository.atomic import replace_file
+
+    decided = _decided(frame, answers)
+    if kind == "table":
+        console.out.print(_table(decided))
+        return
+    target = io.BytesIO()
+    if kind == "parquet":
+        decided.write_parquet(target)
+    elif kind == "csv":
+        decided.write_csv(target)
+    else:
+        decided.write_ndjson(target)
+    if out:
+        replace_file(out, target.getvalue())
+    else:
+        sys.stdout.buffer.write(target.getvalue())
+
+
+def _table(decided: pl.DataFrame) -> Table:
+    known = [name for name in ("transaction_id", AMOUNT) if name in decided.columns]
+    shown = (*known, *_ANSWER[:-1])
+    title = f"{len(decided):,} purchases"
+    if len(decided) > _SHOWN_ROWS:
+        title += f", the first {_SHOWN_ROWS}; --out FILE writes them all"
+    table = Table(title=title)
+    for name in shown:
+        table.add_column(name, overflow="fold")
+    for row in decided.head(_SHOWN_ROWS).select(shown).iter_rows():
+        table.add_row(
+            *(
+                f"{one:.4f}" if isinstance(one, float) else escape(str(one))
+                for one in row
+            )
+        )
+    return table

@@ -1,0 +1,1 @@
+"""Features, policies and models: the commands of ML engineers."""

@@ -1,0 +1,235 @@
+"""Inspect and compute features: `tollgate features build|replay|show|diff`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import numpy as np
+import typer
+
+from tollgate.cli import console, table_files
+from tollgate.cli.options import Json
+
+if TYPE_CHECKING:
+    from tollgate.features.spec.spec_difference import Comparison
+
+Spec = Annotated[
+    Path,
+    typer.Option(help="Path of the features.yaml to use."),
+]
+SPEC = Path("model_repository/fraud_features/1/features.yaml")
+
+_OTHER_STATE = 1  # exit status of a comparison: materialize first
+
+
+def show(
+    name: Annotated[
+        str | None, typer.Argument(help="Feature to show; all if omitted.")
+    ] = None,
+    spec: Spec = SPEC,
+    repository: Annotated[
+        str | None,
+        typer.Option(
+            help="Model repository with the releases to list.",
+            show_default="model_repository",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """
+    Show each feature's definition, the data it needs, and the releases that use it.
+    """
+    from tollgate.cli.models.feature_catalogue import catalogue, catalogue_table
+    from tollgate.features.spec.feature_spec import load_spec
+
+    folder = console.settings(repository=repository).repository_path
+    rows = catalogue(load_spec(spec), folder, name=name, source=spec)
+    if as_json:
+        console.print_json(rows)
+    else:
+        console.out.print(catalogue_table(rows))
+
+
+def diff(
+    old: Annotated[Path, typer.Argument(help="Path of the old features.yaml.")],
+    new: Annotated[
+        Path, typer.Argument(help="Path of the new features.yaml, of the same product.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """
+    Compare two features.yaml: which features differ, and whether state must be rebuilt.
+
+    Exit status 0: one read of the store serves both; 1: materialize another state
+    first; 2: a file cannot be used.
+    """
+
+    from tollgate.features.spec.feature_spec import load_spec
+    from tollgate.features.spec.spec_difference import compare
+
+    found = compare(load_spec(old), load_spec(new))
+    if as_json:
+        console.print_json(found)
+    else:
+        _print_comparison(found)
+    if not found.same_state:
+        raise typer.Exit(_OTHER_STATE)
+
+
+def _print_comparison(found: Comparison) -> None:
+    from rich.table import Table
+
+    if found.changes:
+        table = Table("feature", "", "changes", "how", box=None, pad_edge=False)
+        for one in found.changes:
+            table.add_row(one.feature, one.what, one.kind, "; ".join(one.details))
+        console.out.print(table)
+    for text in found.state:
+        console.out.print(f"state of {text}", highlight=False)
+    if not found.same_state:
+        verdict = "another state: materialize it under its own keys first"
+    elif found.same_vector:
+        verdict = "the same vector from the same state: models fit both"
+    else:
+        verdict = "compatible: the same state, so one read of the store serves both"
+    console.out.print(verdict, highlight=False)
+
+
+def build(
+    history: Annotated[
+        Path, typer.Argument(help="History: Parquet, CSV or JSON lines.")
+    ],
+    out: Annotated[Path, typer.Argument(help="Path of the Parquet file to write.")],
+    spec: Spec = SPEC,
+    table: table_files.TableFiles = None,
+    dtype: Annotated[
+        Literal["float64", "float32"],
+        typer.Option(
+            help="Type of the feature columns; float32 gives the vector as served."
+        ),
+    ] = "float64",
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column to copy from the history, such as one to report "
+            "errors by; may be repeated.",
+            metavar="COLUMN",
+        ),
+    ] = None,
+) -> None:
+    """Compute the features of a whole history, as training sees them."""
+    import polars as pl
+
+    from tollgate.features.offline import build as compute
+    from tollgate.features.offline import feature_columns
+    from tollgate.features.spec.feature_spec import load_spec
+    from tollgate.history import read_history
+    from tollgate.simulate import write
+
+    loaded = load_spec(spec)
+    _try_hook(spec)
+    purchases = read_history(history, spec=loaded)
+    taken = {one.name: rows for one, rows in table_files.read_tables(table, loaded)}
+    with console.progress("computing features") as advance:
+        features = compute(loaded, purchases, tables=taken, progress=advance)
+    columns: dict[str, object] = {
+        "transaction_id": [one.decode() for one in purchases.transaction_id],
+        **{
+            key: [one.decode() for one in ids]
+            for key, ids in purchases.entity_id.items()
+        },
+        "event_time": purchases.event_time_us.view("datetime64[us]"),
+        "label": purchases.label,
+    }
+    columns |= feature_columns(loaded.feature_names, features.astype(dtype))
+    if keep:
+        columns |= _copied_columns(history, keep, taken=columns)
+    write(pl.DataFrame(columns), out)
+    console.say(f"{len(purchases):,} rows of {features.shape[1]} features → {out}")
+
+
+def _try_hook(spec: Path) -> None:
+    """Test the hook before anything is trained with it, and print its cost."""
+    from tollgate.repository.models.hook_trial import BUDGET_US, prove_hook
+
+    took_us = prove_hook(spec)
+    if took_us is not None:
+        text = f"hook: {took_us:.0f} µs for 32 rows (at most {BUDGET_US:.0f})"
+        console.say(f"{text}; a row alone is as in any batch")
+
+
+def replay(
+    history: Annotated[
+        Path, typer.Argument(help="History: Parquet, CSV or JSON lines.")
+    ],
+    since: Annotated[
+        datetime,
+        typer.Option("--from", formats=["%Y-%m-%d"], help="First day to compare."),
+    ],
+    until: Annotated[
+        datetime,
+        typer.Option(formats=["%Y-%m-%d"], help="Day after the last day to compare."),
+    ],
+    spec: Spec = SPEC,
+    table: table_files.TableFiles = None,
+    store_url: Annotated[
+        str | None,
+        typer.Option(help="URL of the Redis to fill, instead of a temporary one."),
+    ] = None,
+    batch_rows: Annotated[int, typer.Option(help="Purchases per store call.")] = 1_000,
+    as_json: Json = False,
+) -> None:
+    """
+    Replay a history through the online path; compare each bit with the offline path.
+    """
+    from tollgate.cli.replaying import compare_with_offline, purchases_in_reach
+    from tollgate.features.spec.feature_spec import load_spec
+    from tollgate.history import read_history
+
+    loaded = load_spec(spec)
+    purchases = purchases_in_reach(
+        read_history(history, spec=loaded),
+        spec=loaded,
+        from_us=_us(since.date()),
+        until_us=_us(until.date()),
+    )
+    rows, differing = compare_with_offline(
+        loaded,
+        purchases,
+        table_files.read_tables(table, loaded),
+        read_from_us=_us(since.date()),
+        store_url=store_url,
+        batch_rows=batch_rows,
+    )
+    if as_json:
+        console.print_json({"vectors": rows, "differing": differing})
+    else:
+        console.out.print(
+            f"{rows:,} vectors read online, {differing:,} differ from offline",
+            highlight=False,
+        )
+    if differing or not rows:
+        raise typer.Exit(1)
+
+
+def _us(day: date) -> int:
+    return int(np.datetime64(day, "us").astype(np.int64))
+
+
+def _copied_columns(
+    path: Path, names: list[str], *, taken: Mapping[str, object]
+) -> dict[str, object]:
+    """Read further columns of a history's file; its rows are in the same order."""
+    from tollgate.errors import InputError
+    from tollgate.history.table import read_table
+
+    table = read_table(path)
+    for name in names:
+        if name not in table.columns:
+            raise InputError("--keep", f"{path} has no column {name!r}")
+        if name in taken:
+            raise InputError("--keep", f"{name!r} is there already")
+    return {name: table[name] for name in names}

@@ -1,0 +1,222 @@
+"""Check, compare and simulate decision policies: `tollgate policy`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from tollgate.cli import console
+from tollgate.cli.options import Json
+from tollgate.schema import Decision
+
+if TYPE_CHECKING:
+    from tollgate.features.spec.spec_definition import FeatureSpec
+    from tollgate.policy import Policy
+    from tollgate.redecide import PolicyComparison
+
+# Format the tables of `policy simulate`.
+
+_NAMES = tuple(level.name.lower() for level in Decision)
+
+
+def outcome_tables(outcome: PolicyComparison) -> Iterator[Any]:
+    """Build the tables, below a line with the most important result."""
+    yield (
+        f"{outcome.changed:,} of {outcome.rows:,} rows decided otherwise; "
+        + ", ".join(
+            f"{level.name.lower()} {outcome.more(level):+,} "
+            f"({outcome.more_cents(level) / 100:+,.2f})"
+            for level in Decision
+        )
+    )
+    if outcome.left_out:
+        yield f"{outcome.left_out:,} rows left out: too little of them was stored"
+    yield _matrix(outcome)
+    if len(outcome.segments) > 1:
+        yield _segments(outcome)
+    yield _rules(outcome)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="right" if position else "left")
+    return table
+
+
+def _money(cents: int) -> str:
+    return f"{cents / 100:,.2f}"
+
+
+def _matrix(outcome: PolicyComparison) -> Table:
+    table = _table("before ╲ after", *_NAMES)
+    for before, name in enumerate(_NAMES):
+        table.add_row(
+            name,
+            *(
+                f"{rows:,} ({_money(outcome.cents[before][after])})"
+                for after, rows in enumerate(outcome.matrix[before])
+            ),
+        )
+    return table
+
+
+def _segments(outcome: PolicyComparison) -> Table:
+    table = _table("segment", "rows", *_NAMES, "declined, money")
+    for part in outcome.segments:
+        counts = (
+            f"{old:,} → {new:,}"
+            for old, new in zip(part.before, part.after, strict=True)
+        )
+        money = [
+            _money(sums[Decision.DECLINE])
+            for sums in (part.cents_before, part.cents_after)
+        ]
+        table.add_row(escape(part.name), f"{part.rows:,}", *counts, " → ".join(money))
+    return table
+
+
+def _rules(outcome: PolicyComparison) -> Table:
+    table = _table("rule", "owner", "held before", "holds", "of these changed", "money")
+    for rule in outcome.rules:
+        table.add_row(
+            escape(rule.name),
+            escape(rule.owner),
+            "" if rule.before is None else f"{rule.before:,}",
+            f"{rule.after:,}",
+            f"{rule.otherwise:,}",
+            _money(rule.cents),
+        )
+    return table
+
+
+Spec = Annotated[
+    Path | None,
+    typer.Option(
+        help="features.yaml that the policy is served with.",
+        show_default="the released one",
+    ),
+]
+
+_DIFFERENT = 1  # exit status of a comparison
+
+
+def check(
+    file: Annotated[Path, typer.Argument(help="Path of the policy.yaml to check.")],
+    spec: Spec = None,
+    as_json: Json = False,
+) -> None:
+    """
+    Check a policy as a server does at load, and print its contents.
+
+    Exit status 2: the policy is invalid; the message gives the line of the file and the
+    reason.
+    """
+    policy = _load(file, _features(spec))
+    parts = {
+        "labels": len(policy.labels),
+        "segments": len(policy.segments) - 1,
+        "lists": len(policy.lists),
+        "rules": len(policy.rules),
+    }
+    if as_json:
+        console.print_json({"file": file, "sound": True, **parts})
+        return
+    counts = ", ".join(f"{count} {name}" for name, count in parts.items())
+    typer.echo(f"{file}: sound: {counts}")
+
+
+def diff(
+    old: Annotated[Path, typer.Argument(help="Path of the old policy.yaml.")],
+    new: Annotated[Path, typer.Argument(help="Path of the new policy.yaml.")],
+    as_json: Json = False,
+) -> None:
+    """
+    List the differences between two policies.
+
+    Exit status 0: no difference; 1: at least one; 2: a file cannot be read.
+    """
+
+    from tollgate.policy.policy_difference import compare
+    from tollgate.policy.policy_document import read_document
+
+    found = compare(read_document(old).raw, read_document(new).raw)
+    if as_json:
+        console.print_json(found)
+    elif not found:
+        console.out.print("the same policy")
+    for one in () if as_json else found:
+        typer.echo(f"{one.where}: {one.what}: {one.words}")
+    if found:
+        raise typer.Exit(_DIFFERENT)
+
+
+def simulate(
+    new: Annotated[Path, typer.Argument(help="Path of the policy.yaml to simulate.")],
+    on: Annotated[
+        Path,
+        typer.Option(help="Journal folder, or a Parquet file as in docs/policy.md."),
+    ],
+    against: Annotated[
+        Path | None,
+        typer.Option(help="Policy to compare with, instead of the recorded decisions."),
+    ] = None,
+    spec: Spec = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Path of the PNG file to write.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Simulate a changed policy on past decisions: more declines, money, segments."""
+
+    from tollgate.redecide import compare_policies, draw, read_rows
+
+    features = _features(spec)
+    policy = _load(new, features)
+    other = None if against is None else _load(against, features)
+    past = read_rows(
+        on,
+        policies=[policy] if other is None else [policy, other],
+        feature_names=features.feature_names,
+        fields=features.fields,
+        amount=features.amount,
+    )
+    outcome = compare_policies(past, new=policy, old=other)
+    if picture is not None:
+        draw(outcome, picture)
+    if as_json:
+        console.print_json(outcome)
+        return
+    for table in outcome_tables(outcome):
+        console.out.print(table, highlight=False)
+    if picture is not None:
+        console.say(f"drawn: {picture}")
+
+
+def _features(path: Path | None) -> FeatureSpec:
+    """Read the features that a policy may name."""
+    from tollgate.cli import pipeline
+    from tollgate.features.spec.feature_spec import load_spec
+
+    if path is not None:
+        return load_spec(path)
+    chosen = console.settings()
+    console.require_products(chosen, chosen.products)
+    return pipeline.served_spec(chosen.repository_path, product=chosen.product)
+
+
+def _load(path: Path, spec: FeatureSpec) -> Policy:
+    from tollgate.policy import load_policy
+
+    return load_policy(
+        path,
+        feature_names=spec.feature_names,
+        fields=spec.fields,
+        id_names=spec.id_names,
+        amount=spec.amount,
+    )

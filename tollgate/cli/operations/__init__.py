@@ -1,0 +1,1 @@
+"""Serve, release, watch and tune: the commands of those who operate servers."""

@@ -1,0 +1,1 @@
+"""Create products from tables, and the demo."""

@@ -1,0 +1,358 @@
+"""Train the model of a new product, or open one from a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.errors import InputError
+from tollgate.product.category_words import (
+    category_column,
+    read_words,
+    require_same_words,
+)
+from tollgate.product.columns import Column
+from tollgate.product.label import Label
+from tollgate.product.plan import Field, Plan
+from tollgate.repository.models.model_vocabulary import Vocabulary, Words
+
+if TYPE_CHECKING:
+    from converters.model import Facts, TrainedModel
+    from tollgate.features.spec.feature_spec import FeatureSpec
+
+# Match the features of a trained model to the columns of a table.
+
+
+class MatchedFeatures(msgspec.Struct, frozen=True):
+    """
+    Features of a model as columns of a table.
+
+    Attributes:
+        fields: In the order of the features.
+        categories: Feature -> its words, as the table writes them.
+    """
+
+    fields: tuple[Field, ...]
+    categories: dict[int, Vocabulary]
+
+
+def match_features(
+    path: Path,
+    facts: Facts,
+    plan: Plan,
+    *,
+    columns: Sequence[str] = (),
+    words: Path | None = None,
+) -> MatchedFeatures:
+    """
+    Order the fields as the model has its features, with the model's words.
+
+    Args:
+        path: The model's file, for messages.
+        facts: Known facts of the model.
+        plan: Known facts of the table.
+        columns: The table's columns in the order of the features, from the user.
+        words: File with the words of columns, from the user.
+
+    Raises:
+        InputError: The order of the features or a column's words are not known, or a
+            feature is no column of the table.
+    """
+    names = _names(path, facts, plan, columns=columns)
+    fields = [_field(path, name, plan) for name in names]
+    stated = {} if words is None else read_words(words)
+    for name in stated:
+        known = {one for field in fields for one in (field.name, field.column.source)}
+        if name not in known:
+            raise InputError(words or "--words", f"{name!r} is no feature of the model")
+    own = _own_words(facts, fields)
+    categories = {}
+    for at, field in enumerate(fields):
+        column = field.column
+        user_words = stated.get(column.source, stated.get(field.name))
+        if at in own:
+            if user_words is not None:
+                where = str(words)
+                require_same_words(
+                    user_words, own[at], origin=where, source=column.source
+                )
+            taken = _category(path, own[at], column, plan)
+        elif user_words is not None:
+            taken = _category(words or path, user_words, column, plan)
+        elif column.kind == "number":
+            continue
+        else:
+            raise _unknown_words(path, facts, column, at=at)
+        fields[at] = Field(field.name, taken)
+        categories[at] = Vocabulary(codes=True, known=taken.words)
+    return MatchedFeatures(tuple(fields), categories)
+
+
+def _names(
+    path: Path, facts: Facts, plan: Plan, *, columns: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the features' names, from the model's file or else from the user."""
+    if facts.names is None and not columns:
+        example = ",".join(one.column.source for one in plan.fields[:3])
+        problem = (
+            f"has {facts.columns} features without names: --columns names the table's "
+            "columns in the order that it was trained on, such as --columns "
+            f"{example}{',…' if facts.columns > 3 else ''}"
+        )
+        raise InputError(path, problem)
+    if not columns:
+        return facts.names or ()
+    if len(columns) != facts.columns:
+        problem = f"names {len(columns)} columns, {path} has {facts.columns} features"
+        raise InputError("--columns", problem)
+    if facts.names is not None:
+        for at, (own, stated_name) in enumerate(zip(facts.names, columns, strict=True)):
+            if own != stated_name:
+                problem = (
+                    f"feature {at} of {path} is {own!r}, not {stated_name!r}: leave "
+                    "--columns out, the file names its features"
+                )
+                raise InputError("--columns", problem)
+    for name in columns:
+        if list(columns).count(name) > 1:
+            raise InputError("--columns", f"names {name!r} twice")
+    return tuple(columns)
+
+
+def _field(path: Path, name: str, plan: Plan) -> Field:
+    """Find a feature's column, also if it was left out only because of its values."""
+    known = {one.column.source: one for one in plan.fields}
+    for one in plan.fields:
+        known.setdefault(one.name, one)
+    if name in known:
+        return known[name]
+    left = {one.source: one for one in plan.excluded}
+    if name in left and left[name].by_values:
+        column = plan.frame[name]
+        return Field(plan.name_of(name), Column(name, "category", values=column))
+    why = f" ({left[name].reason})" if name in left else ""
+    problem = f"was trained with {name!r}, which the product has not{why}"
+    raise InputError(path, problem)
+
+
+def _own_words(facts: Facts, fields: Sequence[Field]) -> Mapping[int, Words]:
+    """
+    Return the words of the model's file, by feature.
+
+    If the file does not assign its words to columns, the table shows which have words.
+    """
+    from converters.sources.described import placed
+
+    texts = [at for at, one in enumerate(fields) if one.column.kind == "category"]
+    found = placed(facts, texts).categories
+    return {
+        at: one.known
+        for at, one in found.items()
+        if one.codes or any(isinstance(word, str) for word in one.known)
+    }
+
+
+def _category(origin: Path, known: Words, column: Column, plan: Plan) -> Column:
+    return category_column(plan.frame[column.source], known, origin=str(origin))
+
+
+def _unknown_words(path: Path, facts: Facts, column: Column, *, at: int) -> InputError:
+    """Build the error for a column of words that the model's file does not list."""
+    why = "was trained on numbers there, and its file has no words"
+    if facts.unplaced:
+        why = "keeps words of columns, and its file does not say of which"
+    elif at in facts.categories:
+        why = "was trained on codes there, and its file has no words that can be read"
+    example = ", ".join(f'"{one}"' for one in column.words[:2] or ("a", "b"))
+    problem = (
+        f"{why}: --words FILE lists them in the order of their codes, such as "
+        f'{{"{column.source}": [{example}, …]}}'
+    )
+    return InputError(path, problem, where=column.source)
+
+
+F32 = npt.NDArray[np.float32]
+Kind = Literal["auto", "boosting", "deep-boosting", "logistic"]
+
+
+class ExternalModel(msgspec.Struct, frozen=True, eq=False):
+    """
+    A model that was trained outside of Tollgate, matched to the table.
+
+    Attributes:
+        model: The model, its features under the product's names.
+        fields: The product's fields in the order of its features.
+        takes_nan: True if it scores a row with missing numbers.
+        encoded: Fields that the model's own encoder reads; it knows codes below 0.
+    """
+
+    model: TrainedModel
+    fields: tuple[Field, ...]
+    takes_nan: bool
+    encoded: frozenset[str] = frozenset()
+
+    def classes_of(self, label: npt.NDArray[np.int8]) -> tuple[object, ...]:
+        """Convert outcomes to the model's classes."""
+        classes = self.model.facts.classes
+        return tuple(classes[one] for one in label.tolist())
+
+
+class ModelFile(msgspec.Struct, frozen=True):
+    """
+    A model's file, with the user's options for it.
+
+    Attributes:
+        path: The file.
+        trust_pickle: True to load a pickle, which runs the code in it.
+        columns: The table's columns in the order of its features; empty where the file
+            names them.
+        python: Python of the environment that trained it; None for our own.
+        words: File with the words of its columns, where the model's file has none.
+    """
+
+    path: Path
+    trust_pickle: bool = False
+    columns: tuple[str, ...] = ()
+    python: Path | None = None
+    words: Path | None = None
+
+
+@contextmanager
+def open_external_model(model_file: ModelFile, plan: Plan) -> Iterator[ExternalModel]:
+    """
+    Open a model's file and match its features to the table's columns.
+
+    Raises:
+        InputError: It cannot be read, does not have two classes, a feature is no
+            column, or the order of its features or their words are not known.
+        ConversionError: It would not convert faithfully.
+    """
+    from converters.sources.described import DescribedModel
+    from converters.sources.opening import open_source
+
+    choices, path = plan.choices, model_file.path
+    if choices.entities or choices.time or choices.amount:
+        problem = (
+            "takes the table's columns alone; with --entity, --time or --amount make "
+            "the product first, then train on `tollgate features build` and publish"
+        )
+        raise InputError("--model", problem)
+    count = len(model_file.columns or plan.fields)
+    with open_source(
+        path,
+        trust_pickle=model_file.trust_pickle,
+        columns=count,
+        python=model_file.python,
+    ) as model:
+        _require_outcome(path, model.facts, plan.label)
+        facts = model.facts
+        found = match_features(
+            path, facts, plan, columns=model_file.columns, words=model_file.words
+        )
+        fields = found.fields
+        own = msgspec.structs.replace(
+            facts,
+            names=tuple(one.name for one in fields),
+            categories={**facts.categories, **found.categories},
+            unplaced=(),
+        )
+        empty = np.full((1, len(fields)), np.nan, np.float32)
+        encoders = facts.categories if facts.framework == "scikit-learn" else ()
+        yield ExternalModel(
+            model=DescribedModel(model, own),
+            fields=fields,
+            takes_nan=bool(np.isfinite(model.predict(empty)).all()),
+            encoded=frozenset(fields[at].name for at in encoders),
+        )
+
+
+def _require_outcome(path: Path, facts: Facts, label: Label) -> None:
+    """Check that the second of two classes is the outcome; 0 and 1 fit any two."""
+    classes = [str(one) for one in facts.classes]
+    if len(classes) != 2:
+        raise InputError(path, f"has {len(classes)} classes, not two: {classes[:8]}")
+    if classes[1] == label.positive or classes == ["0", "1"]:
+        return
+    problem = f"has the classes {classes}, and scores the second one"
+    if classes[1] in label.others:
+        problem += f": --positive {classes[1]!r}"
+    raise InputError(path, problem)
+
+
+def train_model(
+    features: F32,
+    label: npt.NDArray[np.int8],
+    *,
+    spec: FeatureSpec,
+    kind: Kind,
+    seed: int,
+    time_us: npt.NDArray[np.int64] | None = None,
+    report: Callable[[str, str], None] = lambda title, text: None,
+) -> tuple[TrainedModel, Kind]:
+    """
+    Train the first model; with `auto`, the kind that ranks these rows best.
+
+    In very small tables boosting finds no split and would give every row the same
+    score; then a regression is trained.
+
+    Returns:
+        The model, and its kind.
+
+    Raises:
+        InputError: The rows cannot be trained on, or say nothing of the outcome.
+    """
+    from converters.baseline import KINDS, train_baseline
+    from converters.baseline import Kind as BaselineKind
+    from converters.comparison import compare_kinds, comparison_text
+    from converters.sources.worker import model_of
+
+    kinds = KINDS[KINDS.index(kind) :] if kind != "auto" else KINDS
+    if kind == "auto":
+        when = np.zeros(len(label), np.int64) if time_us is None else time_us
+        found = compare_kinds(features, label, spec=spec, time_us=when, seed=seed)
+        if found:
+            report(
+                "kinds compared", f"AUC of {comparison_text(found)}: the first is taken"
+            )
+            kinds = msgspec.convert(
+                [one.name for one in found], tuple[BaselineKind, ...]
+            )
+    for one in kinds:
+        pipeline = train_baseline(features, label, spec=spec, seed=seed, kind=one)
+        if np.ptp(pipeline.predict_proba(features)[:, 1]) > 0:
+            return model_of(pipeline), one
+    problem = "every row gets the same score: the columns say nothing of the outcome"
+    raise InputError(spec.product, problem)
+
+
+def missing_of(plan: Plan, external: ExternalModel | None) -> dict[str, float]:
+    """
+    Return the substitute for a missing value, by field.
+
+    NaN leaves a missing number to the model; otherwise it is the median. A category
+    that is missing or unseen has codes below 0, which our own encoders know; tree
+    libraries get NaN instead.
+    """
+    found = {}
+    for one in plan.fields if external is None else external.fields:
+        if one.column.kind == "category":
+            trees = external is not None and external.takes_nan
+            to_model = (
+                trees and external is not None and one.name not in external.encoded
+            )
+            found[one.name] = math.nan if to_model else 0.0
+            continue
+        middle = one.column.values.median()
+        plain = middle if isinstance(middle, float) else 0.0
+        if one.column.decimals is not None:
+            plain = round(plain, one.column.decimals)
+        to_model = external is None or external.takes_nan
+        found[one.name] = math.nan if to_model else plain
+    return found

@@ -1,0 +1,1 @@
+"""Check and run a product's own feature function."""

@@ -1,0 +1,1 @@
+"""Read, check, describe and compare features.yaml."""

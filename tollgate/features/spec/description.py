@@ -1,0 +1,179 @@
+"""Describe a feature: as a sentence for people, as parts for comparing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+from tollgate.features.fields import MISSING_CODE, UNSEEN_CODE
+from tollgate.features.spec.spec_definition import Entity, Feature, FeatureSpec
+from tollgate.features.windows.entity_entries import COLUMN_BYTES, ENTRY
+from tollgate.schema import AMOUNT, EXACT
+
+_UNITS_US = (("d", 86_400 * 10**6), ("h", 3_600 * 10**6), ("m", 60 * 10**6))
+_CALENDAR = {
+    "weekend": "1 on Saturday and Sunday, else 0; UTC",
+    "night": "1 from 0:00 to 6:59, else 0; UTC",
+}
+_WORDS = {
+    "count": "number of purchases",
+    "flagged": "number of purchases known as fraud",
+    "share": "purchases known as fraud / purchases",
+    "sum": "sum of {of}",
+    "mean": "mean of {of}",
+    "min": "smallest {of}",
+    "max": "largest {of}",
+    "last": "{of} of the newest purchase before this one",
+    "distinct": "number of different values of {of}",
+    "time_since_last": "seconds since the newest purchase before this one",
+}
+
+
+def duration_text(duration_us: int) -> str:
+    """Format microseconds as in the file: 7d, 90m, 30s."""
+    for unit, size_us in _UNITS_US:
+        if duration_us and duration_us % size_us == 0:
+            return f"{duration_us // size_us}{unit}"
+    return f"{duration_us / 1e6:g}s"
+
+
+def feature_text(feature: Feature, spec: FeatureSpec) -> str:
+    """Define a feature in one line."""
+    if feature.aggregate is not None:
+        entity = spec.entities[feature.entity]
+        what = _WORDS[feature.aggregate].format(of=feature.of or AMOUNT)
+        text = f"{what}, of the {entity.name}"
+    elif feature.table is not None:
+        (table,) = [one for one in spec.tables if one.name == feature.table]
+        entity = spec.entities[table.entity]
+        text = f"{feature.column} of the {entity.name} in table {table.name}"
+        if table.max_age_us:
+            text += f", not older than {duration_text(table.max_age_us)}"
+    elif feature.calendar is not None:
+        text = _CALENDAR[feature.calendar]
+    elif feature.category is not None:
+        words = ", ".join(spec.field(feature.category).vocabulary)
+        text = f"place of {feature.category} among {words}, from 0; "
+        if math.isnan(feature.default):
+            text += "NaN without, or if none of these"
+        else:
+            text += f"{MISSING_CODE} without, {UNSEEN_CODE} if none of these"
+    elif feature.hook is not None and spec.hook is not None:
+        read = (*spec.hook.request, *_names(spec, spec.hook.features))
+        text = f"{feature.hook} of {Path(spec.hook.path).name}"
+        text += f", which reads {', '.join(read)}" if read else ""
+    elif feature.inputs is not None:
+        first, second = (spec.features[at].name for at in feature.inputs)
+        sign = "-" if feature.derived == "difference" else "/"
+        text = f"{first} {sign} {second}"
+        if feature.derived == "rate_of_change":
+            text += f", each for an equal time (· {feature.scale:g})"
+    else:
+        text = f"{feature.field} of the request"
+    if feature.range is not None:
+        text += "; within {:g} … {:g}".format(*feature.range)
+    return text
+
+
+def _names(spec: FeatureSpec, places: Iterable[int]) -> list[str]:
+    return [spec.features[at].name for at in places]
+
+
+def always_there(feature: Feature) -> bool:
+    """Return True if a feature never needs its default."""
+    coded = feature.category is not None and not math.isnan(feature.default)
+    return coded or feature.calendar is not None or feature.field == AMOUNT
+
+
+def window_text(feature: Feature, spec: FeatureSpec) -> str:
+    """Describe the time span of a feature; empty if it uses the request alone."""
+    if feature.aggregate is None:
+        return ""
+    entity = spec.entities[feature.entity]
+    text = duration_text(entity.windows_us[feature.window])
+    if entity.delay_us:
+        text += f", until {duration_text(entity.delay_us)} before"
+    return text
+
+
+def state_text(entity: Entity) -> str:
+    """Describe the data stored of an entity for each purchase, and its retention."""
+    size = ENTRY.itemsize + COLUMN_BYTES * len(entity.columns)
+    extra = f" ({', '.join(entity.columns)})" if entity.columns else ""
+    retention = duration_text(entity.horizon_us)
+    return f"{entity.name}: {size} bytes a purchase{extra}, for {retention}"
+
+
+def needed_entities(feature: Feature, spec: FeatureSpec) -> tuple[int, ...]:
+    """
+    Return the entities whose state a feature needs, directly or through its inputs.
+    """
+    if feature.aggregate is not None:
+        return (feature.entity,)
+    found = set()
+    for at in feature.inputs or ():
+        found |= set(needed_entities(spec.features[at], spec))
+    return tuple(sorted(found))
+
+
+def vector_parts(feature: Feature, spec: FeatureSpec) -> dict[str, str]:
+    """Split a feature into all parts on which its number depends, by name."""
+    parts: dict[str, str | None] = {
+        "field": feature.field,
+        "category": feature.category,
+        "calendar": feature.calendar,
+        "aggregate": feature.aggregate,
+        "of": feature.of,
+        "derived": feature.derived,
+        "hook": feature.hook,
+        "default": f"{feature.default:g}",
+    }
+    if feature.aggregate is not None:
+        entity = spec.entities[feature.entity]
+        parts["entity"] = entity.name
+        parts["window"] = duration_text(entity.windows_us[feature.window])
+        parts |= {"key": entity.key, "delay": duration_text(entity.delay_us)}
+    for one in spec.tables:
+        if one.name == feature.table:
+            parts["table"] = f"{one.name}.{feature.column}"
+            parts["key"] = spec.entities[one.entity].key
+            parts["not older than"] = (
+                duration_text(one.max_age_us) if one.max_age_us else ""
+            )
+    if feature.inputs is not None:
+        parts["inputs"] = ", ".join(_names(spec, feature.inputs))
+    if feature.range is not None:
+        parts["range"] = "{:g} … {:g}".format(*feature.range)
+    if feature.hook is not None and spec.hook is not None:
+        parts["code"] = spec.hook.digest[:12]
+        parts["reads"] = "; ".join(_read_text(one, spec) for one in spec.hook.request)
+    for field in spec.fields:
+        if field.name in (feature.field, feature.category, feature.of):
+            parts["decimals"] = decimals_text(field.decimals)
+            parts["vocabulary"] = ", ".join(field.vocabulary)
+    return {name: part for name, part in parts.items() if part}
+
+
+def decimals_text(decimals: int | None) -> str:
+    """Format a field's decimals as in features.yaml."""
+    return EXACT if decimals is None else str(decimals)
+
+
+def _read_text(name: str, spec: FeatureSpec) -> str:
+    """Describe a column of the request as the hook's input."""
+    if name not in spec.field_names:
+        return name
+    field = spec.field(name)
+    number = EXACT if field.decimals is None else f"{field.decimals} decimals"
+    words = (number,) if field.type == "number" else ()
+    return f"{name} ({', '.join(words or field.vocabulary)})"
+
+
+def bit_parts(feature: Feature) -> dict[str, str]:
+    """Return the parts of a feature that only set bits of the answer."""
+    parts = {
+        "essential": "yes" if feature.essential else "",
+        "max_age": duration_text(feature.max_age_us) if feature.max_age_us else "",
+    }
+    return {name: part for name, part in parts.items() if part}

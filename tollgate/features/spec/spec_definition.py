@@ -1,0 +1,227 @@
+"""The features of a product as values: entities, fields, features, their hashes."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from typing import Literal
+
+import msgspec
+
+from tollgate.features.spec.spec_document import (
+    Aggregate,
+    Calendar,
+    FieldType,
+    FieldUse,
+)
+from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID, hash_words
+
+# Aggregates over a window; features.yaml writes the last as `time_since_last: ENTITY`.
+Window = Aggregate | Literal["time_since_last"]
+Derived = Literal["ratio", "difference", "rate_of_change"]
+
+
+class Entity(msgspec.Struct, frozen=True):
+    """
+    An entity for which windows are stored, such as a customer.
+
+    `windows_us` holds the distinct windows its features use, ascending. An event older
+    than the newest by more than `horizon_us` has left every window. `columns` names the
+    columns of an entry beyond time, id, cents and label: fields, and keys of other
+    entities; ascending.
+    """
+
+    name: str
+    key: str
+    delay_us: int
+    windows_us: tuple[int, ...]
+    horizon_us: int
+    cap: int
+    columns: tuple[str, ...] = ()
+
+
+class Field(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
+    """
+    A declared field of the request; a caller may leave it out.
+
+    A number is stored as an integer multiple of 10^-decimals, and lies within `low` and
+    `high`, in the same unit. One whose `decimals` are None is an exact float64, and so
+    are its bounds. A category without a vocabulary can only be counted (`distinct`).
+    No feature reads a field for the policy: only rules, segments and the consent to
+    journal the row use it. (`omit_defaults`: the hash of a spec without such fields is
+    the same as before they existed.)
+    """
+
+    name: str
+    type: FieldType
+    decimals: int | None
+    low: float
+    high: float
+    vocabulary: tuple[str, ...]
+    use: FieldUse = "features"
+
+    @functools.cached_property
+    def places(self) -> dict[int, int]:
+        """Map the hash of each word to its position in the vocabulary."""
+        hashes = hash_words([word.encode() for word in self.vocabulary])
+        return {one: place for place, one in enumerate(hashes.tolist())}
+
+
+class Table(msgspec.Struct, frozen=True):
+    """
+    Numbers by entity id from another system.
+
+    `entity` indexes the spec's entities. `columns` names the columns that features
+    read, ascending. A row older than `max_age_us` counts as missing; 0 for no limit.
+    With `refresh_us`, a value is held in memory that long; 0 reads it with every batch.
+    `layout` is a hash of table, key and columns: it is part of every store key and
+    value.
+    """
+
+    name: str
+    entity: int
+    columns: tuple[str, ...]
+    max_age_us: int
+    refresh_us: int
+    layout: int
+
+
+class Hook(msgspec.Struct, frozen=True):
+    """
+    A product's own code: columns in, columns out.
+
+    `path` is the file, for messages. `request` names the columns of the request that it
+    reads, `features` the indices of the features, `columns` its output columns; each in
+    the order in which the file names them first.
+    """
+
+    path: str
+    source: str
+    request: tuple[str, ...]
+    features: tuple[int, ...]
+    columns: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """Return the SHA-256 of the code's bytes."""
+        return hashlib.sha256(self.source.encode()).hexdigest()
+
+
+class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
+    """
+    One number that the model sees.
+
+    Exactly one of `field`, `category`, `calendar`, `aggregate`, `derived`, `table`
+    (with its `column`) and `hook` is set.
+    With `aggregate`, `entity` and `window` index the spec's entities and that entity's
+    windows, and `of` names the value to aggregate if it is not the amount. With
+    `derived`, `inputs` index two earlier features, and `scale` is the factor of a rate
+    of change. `hook` names a column of the hook; `inputs` are then all features that
+    the hook reads.
+
+    New attributes go to the end and have defaults: an attribute at its default is no
+    part of the hash, so the hashes of older files stay. (A default must be None, a bool
+    or a small int: msgspec leaves out a value that *is* the default, not one that
+    equals it.)
+    """
+
+    name: str
+    field: str | None
+    calendar: Calendar | None
+    aggregate: Window | None
+    entity: int
+    window: int
+    default: float
+    category: str | None = None
+    of: str | None = None
+    derived: Derived | None = None
+    inputs: tuple[int, ...] | None = None
+    scale: float | None = None
+    range: tuple[float, float] | None = None
+    essential: bool = False
+    max_age_us: int = 0
+    table: str | None = None
+    column: str | None = None
+    hook: str | None = None
+
+
+class FeatureSpec(msgspec.Struct, frozen=True, dict=True):
+    """
+    A product's features, checked.
+
+    `state_hash` identifies the values stored per entity (it is part of every store
+    key); `spec_hash` identifies these and the vector computed from them. `feeds` sets
+    how old the newest event of a feed may be, in µs. `amount` is True if the product
+    has money; otherwise every amount is 0.
+    """
+
+    product: str
+    entities: tuple[Entity, ...]
+    features: tuple[Feature, ...]
+    aliases: dict[str, tuple[str, ...]]
+    lateness_us: int
+    spec_hash: int
+    state_hash: int
+    fields: tuple[Field, ...] = ()
+    feeds: dict[str, int] = {}
+    tables: tuple[Table, ...] = ()
+    hook: Hook | None = None
+    amount: bool = True
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Return the columns of `features` [N, F], in order."""
+        return tuple(feature.name for feature in self.features)
+
+    @property
+    def entity_names(self) -> tuple[str, ...]:
+        """Return the entities, in the order of the file."""
+        return tuple(entity.name for entity in self.entities)
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """Return the declared fields, in the order of the file."""
+        return tuple(field.name for field in self.fields)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Return the columns that every purchase must have."""
+        money = (AMOUNT,) if self.amount else ()
+        return (*self.id_names, *money, EVENT_TIME)
+
+    @property
+    def id_names(self) -> tuple[str, ...]:
+        """Return the columns that hold ids."""
+        return (TRANSACTION_ID, *(entity.key for entity in self.entities))
+
+    def field(self, name: str) -> Field:
+        """Return a declared field by its name."""
+        return self._fields[name]
+
+    @functools.cached_property
+    def _fields(self) -> dict[str, Field]:
+        return {one.name: one for one in self.fields}
+
+    @functools.cached_property
+    def numbers(self) -> dict[int, Field]:
+        """Map the columns of features that are numbers as sent to their fields."""
+        return {
+            column: self._fields[one.field]
+            for column, one in enumerate(self.features)
+            if one.field is not None and one.field != AMOUNT
+        }
+
+    def stateful(self) -> tuple[bool, ...]:
+        """Return which features need the store, directly or through their inputs."""
+        found: list[bool] = []
+        for one in self.features:
+            inputs = one.inputs or ()
+            own = one.aggregate is not None or one.table is not None
+            found.append(own or any(found[at] for at in inputs))
+        return tuple(found)
+
+
+def hash64(value: object) -> int:
+    """Hash the meaning of a file (BLAKE2b, 64 bits)."""
+    digest = hashlib.blake2b(msgspec.json.encode(value), digest_size=8).digest()
+    return int.from_bytes(digest, "big")

@@ -1,0 +1,1 @@
+"""Sum an entity's events over windows."""

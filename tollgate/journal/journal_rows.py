@@ -1,0 +1,152 @@
+"""Rows as the decision step hands them over, and their conversion to records."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.journal.decision_record import Records
+from tollgate.schema import TRANSACTION_ID, context_dtype
+
+Array = npt.NDArray[Any]
+
+
+class Heading(msgspec.Struct, frozen=True):
+    """
+    Values that all records of a writer share.
+
+    Attributes:
+        product: Product that decides.
+        release: Release that decides.
+        spec_hash: Hash of the feature spec.
+        entities: Names of the product's entities.
+        fields: Names of its declared fields.
+    """
+
+    product: str
+    release: str
+    spec_hash: int
+    entities: tuple[str, ...]
+    fields: tuple[str, ...]
+
+
+class Rows(msgspec.Struct, frozen=True, eq=False):
+    """
+    N decisions of one batch, as the decision step holds them.
+
+    No attribute may refer to memory of Triton, which is freed when the batch is
+    answered.
+
+    Attributes:
+        decided_us: Wall-clock time of the decision, µs.
+        context: N records of tollgate.schema.context_dtype, as bytes: copying them as
+            an array costs twenty times as much.
+        features: float32 [N, F].
+        probabilities: float32 [N, K].
+        score: float32 [N].
+        degraded: uint32 [N].
+        decision: uint8 [N].
+        reason_codes: Bytes objects; object [N].
+        rules: uint64 [N].
+        began_us: CLOCK_MONOTONIC when the decision step took the batch, µs.
+        decision_us: Duration of the decision step, µs.
+    """
+
+    decided_us: int
+    context: bytes
+    features: Array
+    probabilities: Array
+    score: Array
+    degraded: Array
+    decision: Array
+    reason_codes: Array
+    rules: Array
+    began_us: int
+    decision_us: int
+
+    def __len__(self) -> int:
+        return len(self.score)
+
+
+def to_records(
+    batches: Sequence[Rows], heading: Heading, *, writer: str, first_sequence: int
+) -> Records:
+    """
+    Convert batches with consecutive numbers into records.
+
+    Args:
+        batches: Batches in the order of their numbers.
+        heading: Values that they share.
+        writer: Id of the writer.
+        first_sequence: Sequence number of the first row.
+    """
+    context = np.frombuffer(
+        b"".join([one.context for one in batches]),
+        _layout(heading.entities, heading.fields),
+    )
+    sizes = [len(one) for one in batches]
+    began_us = np.repeat([one.began_us for one in batches], sizes)
+    features_us = context["features_us"].astype(np.uint32)
+    waited_us = began_us - context["arrival_us"] - features_us
+    return Records(
+        writer=writer,
+        first_sequence=first_sequence,
+        product=heading.product,
+        release=heading.release,
+        spec_hash=heading.spec_hash,
+        entities=heading.entities,
+        decided_us=np.repeat([one.decided_us for one in batches], sizes),
+        transaction_id=_ids(context, TRANSACTION_ID),
+        entity_id=[_ids(context, f"{name}_id") for name in heading.entities],
+        event_time_us=_column(context, "event_time_us", np.int64),
+        cents=_column(context, "cents", np.int64),
+        fields={
+            name: _column(context, f"field_{name}", np.int64) for name in heading.fields
+        },
+        fingerprint=_column(context, "fingerprint", np.uint64),
+        features=_joined([one.features for one in batches]),
+        probabilities=_joined([one.probabilities for one in batches]),
+        score=_joined([one.score for one in batches]),
+        degraded=_joined([one.degraded for one in batches]),
+        age_ms=_column(context, "age_ms", np.uint32),
+        applied=_column(context, "applied", np.uint8),
+        list_hits=_column(context, "list_hits", np.uint32),
+        decision=_joined([one.decision for one in batches]),
+        reason_codes=_joined([one.reason_codes for one in batches]).tolist(),
+        rules=_joined([one.rules for one in batches]),
+        features_us=features_us,
+        model_us=np.clip(waited_us, 0, 0xFFFFFFFF).astype(np.uint32),
+        decision_us=np.repeat([one.decision_us for one in batches], sizes).astype(
+            np.uint32
+        ),
+    )
+
+
+@functools.cache
+def _layout(entities: tuple[str, ...], fields: tuple[str, ...]) -> np.dtype[np.void]:
+    return context_dtype(entities, fields)
+
+
+def _joined(arrays: Sequence[Array]) -> Array:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _column(context: Array, name: str, kind: Any) -> Array:
+    # A copy: the columns of a packed record are not aligned.
+    column: Array = context[name].astype(kind)
+    return column
+
+
+def _ids(context: Array, name: str) -> list[bytes]:
+    slots = context[name]
+    width = slots.dtype.itemsize
+    joined = slots.tobytes()
+    lengths = context[f"{name}_length"].tolist()
+    return [
+        joined[row * width : row * width + length] for row, length in enumerate(lengths)
+    ]

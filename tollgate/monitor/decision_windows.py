@@ -1,0 +1,172 @@
+"""Cut the decisions of a release into windows: a fixed number of rows, or a day."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import msgspec
+import numpy as np
+
+from tollgate.monitor.drift import ColumnResult, DriftLimits, judge
+from tollgate.monitor.tallies import ColumnCounts, DecisionMix, MonitoredRows
+from tollgate.monitor.training_baseline import Reference
+
+DAY_US = 86_400_000_000
+# The journal worker writes a decision to disk within 30 s. A day is judged this long
+# after its end, so that its last minutes are included.
+SETTLED_US = 600_000_000
+# If more rows than this share are excluded as degraded, the others are no fair sample:
+# their windows also lack the purchases that the store missed.
+MOST_APART = 0.1
+MAX_WINDOWS = 400  # number of windows of each kind that are stored
+
+
+class Window(msgspec.Struct, frozen=True, eq=False):
+    """
+    A complete window.
+
+    Attributes:
+        kind: "decisions" or "day".
+        number: Number of the window among those of its kind, from 1 on.
+        rows: Number of its valid rows.
+        mix: Counts of all its decisions.
+        verdicts: Results per column; empty without a reference, or if too many rows
+            were excluded as degraded.
+    """
+
+    kind: str
+    number: int
+    rows: int
+    mix: DecisionMix
+    verdicts: list[ColumnResult]
+
+    @property
+    def drifted(self) -> list[ColumnResult]:
+        """Return the columns that drifted, the farthest first."""
+        found = [one for one in self.verdicts if one.state == "drift"]
+        return sorted(found, key=lambda one: -one.found.psi)
+
+
+class _OpenWindow:
+    """A window that is not complete yet."""
+
+    def __init__(self, reference: Reference | None) -> None:
+        self.tally = ColumnCounts(reference) if reference is not None else None
+        self.mix = DecisionMix()
+        self.rows = 0  # valid rows
+
+    def add(self, rows: MonitoredRows) -> None:
+        self.mix.add(rows)
+        self.rows += int(rows.valid.sum())
+        if self.tally is not None:
+            self.tally.add(rows.take(rows.valid))
+
+
+class ReleaseWindows:
+    """
+    Decisions of one release, cut into windows.
+
+    Args:
+        release: Name of the release.
+        reference: Training distribution to compare with, or the reason why there is
+            none.
+        size: Number of valid decisions in a window.
+        limits: Limits of the accepted drift.
+
+    Attributes:
+        mix: Counts of all its decisions.
+        windows, days: Newest complete windows of each kind.
+        closed, judged, drifted: Total number of windows of each kind that are complete,
+            were judged, and drifted.
+        troubled: Number of windows not judged because too many rows were excluded as
+            degraded.
+    """
+
+    def __init__(
+        self,
+        release: str,
+        reference: Reference | str,
+        *,
+        size: int,
+        limits: DriftLimits,
+    ) -> None:
+        self.release = release
+        self.problem = reference if isinstance(reference, str) else ""
+        self.reference = None if isinstance(reference, str) else reference
+        self.mix = DecisionMix()
+        self.windows: deque[Window] = deque(maxlen=MAX_WINDOWS)
+        self.days: deque[Window] = deque(maxlen=MAX_WINDOWS)
+        self.closed = {"decisions": 0, "day": 0}
+        self.judged = {"decisions": 0, "day": 0}
+        self.troubled = {"decisions": 0, "day": 0}
+        self.drifted = {"decisions": 0, "day": 0}
+        self._size = size
+        self._limits = limits
+        self._open = _OpenWindow(self.reference)
+        self._open_days: dict[int, _OpenWindow] = {}
+        self._closed_day = -1
+
+    @property
+    def pending(self) -> int:
+        """Return the number of valid decisions in the open window."""
+        return self._open.rows
+
+    def fates(self) -> dict[str, int]:
+        """Count decisions by their use here; each counts once."""
+        with_consent = self.mix.rows - self.mix.withheld
+        degraded, unknown = self.mix.apart, self.mix.foreign
+        if self.reference is None:
+            unknown = with_consent - degraded
+        return {
+            "compared": with_consent - unknown - degraded,
+            "degraded": degraded,
+            "withheld": self.mix.withheld,
+            "unknown": unknown,
+        }
+
+    def add(self, rows: MonitoredRows) -> None:
+        """Count decisions in order of time, and judge windows that become full."""
+        self.mix.add(rows)
+        for day in np.unique(rows.decided_us // DAY_US).tolist():
+            if day > self._closed_day:  # later rows: in the mix only
+                its = rows.take(rows.decided_us // DAY_US == day)
+                self._open_days.setdefault(day, _OpenWindow(self.reference)).add(its)
+        at = 0
+        while at < len(rows):
+            room = self._size - self.pending
+            valid = np.flatnonzero(rows.valid[at:])
+            full = len(valid) >= room
+            end = at + int(valid[room - 1]) + 1 if full else len(rows)
+            self._open.add(rows.take(slice(at, end)))
+            at = end
+            if full:
+                self._close("decisions", self._open)
+                self._open = _OpenWindow(self.reference)
+
+    def settle(self, now_us: int) -> None:
+        """Judge the days that are over."""
+        over = [
+            day
+            for day in sorted(self._open_days)
+            if (day + 1) * DAY_US + SETTLED_US <= now_us
+        ]
+        for day in over:
+            self._close("day", self._open_days.pop(day))
+            self._closed_day = day
+
+    def _close(self, kind: str, found: _OpenWindow) -> None:
+        verdicts: list[ColumnResult] = []
+        if found.mix.apart > MOST_APART * found.mix.rows:
+            self.troubled[kind] += 1
+        elif found.tally is not None and self.reference is not None and found.rows:
+            self.judged[kind] += 1
+            verdicts = judge(
+                found.tally,
+                self.reference,
+                limits=self._limits,
+                look=self.judged[kind],
+            )
+        self.closed[kind] += 1
+        window = Window(kind, self.closed[kind], found.rows, found.mix, verdicts)
+        (self.windows if kind == "decisions" else self.days).append(window)
+        self.drifted[kind] += bool(window.drifted)

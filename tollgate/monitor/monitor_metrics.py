@@ -1,0 +1,178 @@
+"""Export the Prometheus metrics of the monitor; docs/monitor.md has the table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tollgate.errors import InputError
+from tollgate.monitor.accuracy import LEVELS, DailyAccuracy
+from tollgate.monitor.decision_windows import ReleaseWindows, Window
+from tollgate.monitor.journal_monitor import ProductMonitor
+from tollgate.monitor.tallies import DECISIONS
+from tollgate.repository.atomic import replace_file
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.core import GaugeMetricFamily
+
+Sample = tuple[str, dict[str, str], float]
+
+PREFIX = "tollgate_monitor_"
+# Help texts, by metric name without the prefix.
+MEANINGS = {
+    "drift": "1 when the newest judged window drifted in this column",
+    "psi": "Population stability index of the newest window against training",
+    "ks": "Largest distance of the distribution functions in the newest window",
+    "shift_sigmas": "By how many standard deviations the newest window moved, signed",
+    "missing_share": "Share of rows without a value in the newest window",
+    "judged_windows": "Windows that were judged",
+    "troubled_windows": "Windows not judged: too many rows were degraded",
+    "drifted_windows": "Judged windows that drifted",
+    "decisions": "Decisions that were read",
+    "decision_share": "Share of a decision in the newest window of decisions",
+    "confidence": "Mean of the largest probability, newest window of decisions",
+    "unsure_share": "Share of rows with no probability above 0.8, likewise",
+    "degraded_share": "Share of rows with a degraded bit, likewise",
+    "labelled_decisions": "Decisions old enough whose label came in time",
+    "frauds": "Labelled decisions that were fraud",
+    "precision": "Share of the flagged that were fraud",
+    "recall": "Share of the frauds that were flagged",
+    "labels_in_time_share": "Share of the labels that come within the label lag",
+    "unread_segments": "Sealed segments that cannot be read",
+    "last_decision_timestamp_seconds": "Newest decision that was read",
+    "last_look_timestamp_seconds": "When the journal was read last",
+    "look_seconds": "How long reading the journal took",
+}
+
+
+class MonitorMetrics:
+    """
+    Metrics of the last look at several products, in a separate registry.
+
+    Args:
+        monitors: Monitors to read from; they are read only between looks.
+    """
+
+    def __init__(self, monitors: Sequence[ProductMonitor]) -> None:
+        from prometheus_client import CollectorRegistry
+
+        self._monitors = monitors
+        self._families: list[GaugeMetricFamily] = []
+        self.registry: CollectorRegistry = CollectorRegistry()
+        self.registry.register(self)
+
+    def refresh(self) -> None:
+        """
+        Take the values of the finished look; a scrape sees either old or new values.
+        """
+        samples = [one for monitor in self._monitors for one in samples_of(monitor)]
+        self._families = _families(samples)
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the metric families to a scrape."""
+        return list(self._families)
+
+    def write(self, path: Path) -> None:
+        """
+        Write a file for node_exporter's textfile collector, atomically.
+
+        Raises:
+            InputError: The file cannot be written.
+        """
+        from prometheus_client import generate_latest
+
+        try:
+            replace_file(path, generate_latest(self.registry))
+        except OSError as exc:
+            raise InputError(path, f"cannot be written: {exc.strerror}") from exc
+
+
+def _families(samples: Iterable[Sample]) -> list[GaugeMetricFamily]:
+    from prometheus_client.core import GaugeMetricFamily
+
+    found: dict[str, GaugeMetricFamily] = {}
+    for name, labels, value in samples:
+        if math.isnan(value):
+            continue
+        if name not in found:
+            found[name] = GaugeMetricFamily(
+                PREFIX + name, MEANINGS[name], labels=list(labels)
+            )
+        found[name].add_metric(list(labels.values()), value)
+    return list(found.values())
+
+
+def samples_of(monitor: ProductMonitor) -> Iterator[Sample]:
+    """Yield name, labels and value of all metrics of a product."""
+    own = {"product": monitor.product}
+    yield "last_decision_timestamp_seconds", own, monitor.decided_us / 1e6
+    yield "last_look_timestamp_seconds", own, monitor.looked_us / 1e6
+    yield "look_seconds", own, monitor.took_s
+    yield "unread_segments", own, len(monitor.unread)
+    if monitor.accuracy is not None:
+        yield "labels_in_time_share", own, monitor.accuracy.in_time
+    deciding = monitor.deciding
+    for release, stream in monitor.streams.items():
+        labels = {**own, "release": release}
+        yield from _counts(stream, labels)
+        if release in deciding:  # drift of an inactive release is over
+            yield from _newest(stream, labels)
+        if monitor.accuracy is not None:
+            yield from _accuracy(monitor.accuracy, release, labels)
+
+
+def _counts(stream: ReleaseWindows, labels: dict[str, str]) -> Iterator[Sample]:
+    for fate, count in stream.fates().items():
+        yield "decisions", {**labels, "fate": fate}, count
+    for kind in ("decisions", "day"):
+        its = {**labels, "window": kind}
+        yield "judged_windows", its, stream.judged[kind]
+        yield "drifted_windows", its, stream.drifted[kind]
+        yield "troubled_windows", its, stream.troubled[kind]
+
+
+def _newest(stream: ReleaseWindows, labels: dict[str, str]) -> Iterator[Sample]:
+    for kind, windows in (("decisions", stream.windows), ("day", stream.days)):
+        judged = [window for window in windows if window.verdicts]
+        if judged:
+            yield from _window(judged[-1], {**labels, "window": kind})
+    if not stream.windows:
+        return
+    mix = stream.windows[-1].mix
+    for at, decision in enumerate(DECISIONS):
+        yield "decision_share", {**labels, "decision": decision}, mix.share(at)
+    yield "confidence", labels, mix.confidence
+    yield "unsure_share", labels, mix.unsure_share
+    now = mix.degraded()
+    for bit in stream.mix.degraded():  # export 0 for a bit that no longer occurs
+        yield "degraded_share", {**labels, "bit": bit}, now.get(bit, 0) / mix.rows
+
+
+def _window(window: Window, labels: dict[str, str]) -> Iterator[Sample]:
+    for one in window.verdicts:
+        its = {**labels, "kind": one.kind, "name": one.name}
+        yield "missing_share", its, one.missing
+        if one.state == "untold":
+            continue  # e.g. half a week has no weekend
+        yield "drift", its, float(one.state == "drift")
+        yield "psi", its, one.found.psi
+        yield "ks", its, one.found.ks
+        yield "shift_sigmas", its, one.sigmas
+
+
+def _accuracy(
+    found: DailyAccuracy, release: str, labels: dict[str, str]
+) -> Iterator[Sample]:
+    whole, newest = found.total(release), found.newest(release)
+    yield "labelled_decisions", labels, whole.labelled
+    yield "frauds", labels, whole.frauds
+    for span, counts in (("all", whole), ("day", newest)):
+        if counts is None:
+            continue
+        for name, level in LEVELS.items():
+            its = {**labels, "level": name, "span": span}
+            yield "precision", its, counts.precision(level).value
+            yield "recall", its, counts.recall(level).value

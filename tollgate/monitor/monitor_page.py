@@ -1,0 +1,271 @@
+"""Render the report as a static HTML page that loads nothing and runs no script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isnan
+
+from tollgate.audit.chain.clock import utc_text
+from tollgate.monitor.accuracy import LEVELS, DailyAccuracy, LabelCounts, day_text
+from tollgate.monitor.charts import ChartLine, bars, lines, number, stacked, strip
+from tollgate.monitor.decision_windows import ReleaseWindows, Window
+from tollgate.monitor.drift import ColumnResult
+from tollgate.monitor.journal_monitor import ProductMonitor
+from tollgate.monitor.tallies import DECISIONS
+from tollgate.templating import render
+
+# Draw the charts of a release: over its windows, and over days of purchases.
+
+_COLORS = ("--a", "--b", "--c", "--d", "--e")
+_SHOWN = 120  # windows
+_DAYS = 90
+
+
+def charts_of(stream: ReleaseWindows, *, limit: float) -> str:
+    """Draw drift, decisions, confidence and degraded rows over windows."""
+    windows = list(stream.windows)[-_SHOWN:]
+    if not windows:
+        return ""
+    places = [moment(window.mix.last_us) for window in windows]
+    return (
+        _drift(windows, places, limit=limit)
+        + _decisions(windows, places)
+        + _trouble(windows, places)
+    )
+
+
+def _drift(windows: Sequence[Window], places: Sequence[str], *, limit: float) -> str:
+    names = _farthest(windows)
+    if not names:
+        return ""
+    series = [
+        ChartLine(name, [_psi(window, name) for window in windows], color)
+        for name, color in zip(names, _COLORS, strict=False)
+    ]
+    highest = max(psi for line in series for psi in line.values if not isnan(psi))
+    most = max(2 * limit, min(highest, 20 * limit))
+    words = f"PSI by window; dashed: the limit, {limit:g}"
+    return lines(series, places=places, words=words, most=most, limit=limit)
+
+
+def _farthest(windows: Sequence[Window]) -> list[str]:
+    """Return the names of the score and of the features farthest from training."""
+    farthest: dict[str, float] = {}
+    for window in windows:
+        for one in window.verdicts:
+            if one.state != "untold":
+                psi = one.found.psi + (1e9 if one.kind == "score" else 0)
+                farthest[one.name] = max(farthest.get(one.name, 0.0), psi)
+    return sorted(farthest, key=lambda name: -farthest[name])[: len(_COLORS)]
+
+
+def _psi(window: Window, name: str) -> float:
+    for one in window.verdicts:
+        if one.name == name:
+            return one.found.psi
+    return float("nan")
+
+
+def _decisions(windows: Sequence[Window], places: Sequence[str]) -> str:
+    colors = ("--approve", "--review", "--decline")
+    series = [
+        ChartLine(name, [window.mix.share(at) for window in windows], color)
+        for at, (name, color) in enumerate(zip(DECISIONS, colors, strict=True))
+    ]
+    return stacked(series, places=places, words="decisions by window")
+
+
+def _trouble(windows: Sequence[Window], places: Sequence[str]) -> str:
+    series = [
+        ChartLine("unsure of", [window.mix.unsure_share for window in windows], "--a"),
+        ChartLine(
+            "degraded",
+            [window.mix.apart / max(window.mix.rows, 1) for window in windows],
+            "--b",
+        ),
+    ]
+    known = [value for line in series for value in line.values if value == value]
+    words = "rows with no probability above 0.8, and rows set apart, by window"
+    most = max(0.01, *known) if known else 0.01
+    return lines(series, places=places, words=words, most=most, as_percent=True)
+
+
+def days_chart(found: DailyAccuracy, release: str) -> str:
+    """
+    Draw precision and recall by day of purchase, and explain which decisions count.
+    """
+    rule = found.rule
+    lag_days = rule.lag_us / 86_400e6
+    days = found.days.get(release, {})
+    old = {day: days[day] for day in sorted(days)[-_DAYS:] if days[day].known.any()}
+    whole = found.total(release)
+    text = (
+        "<h3>Accuracy by day of purchase</h3>"
+        f'<p class="soft">Each decision is judged {lag_days:g} days after its '
+        "purchase, by the labels that were known by then: "
+        f"{whole.labelled:,} decisions with {whole.frauds:,} frauds; "
+        f"{whole.young:,} are younger and not judged yet, {whole.late:,} got a label "
+        "later. " + _in_time(found) + "</p>"
+    )
+    if not old:
+        return text
+    places = [day_text(day) for day in old]
+    return text + "".join(
+        _level(name, level, list(old.values()), places)
+        for name, level in LEVELS.items()
+    )
+
+
+def _level(
+    name: str, level: int, days: Sequence[LabelCounts], places: Sequence[str]
+) -> str:
+    series = []
+    for word, color, found in (
+        ("precision", "--a", [day.precision(level) for day in days]),
+        ("recall", "--b", [day.recall(level) for day in days]),
+    ):
+        series.append(
+            ChartLine(
+                word,
+                [one.value for one in found],
+                color,
+                [one.low for one in found],
+                [one.high for one in found],
+            )
+        )
+    flagged = "reviews and declines" if name == "review" else "declines"
+    words = f"{flagged}, by day; bars: 95 %"
+    return lines(series, places=places, words=words, most=1.0, as_percent=True)
+
+
+def _in_time(found: DailyAccuracy) -> str:
+    share = found.in_time
+    if share != share:
+        return "It is not known yet whether labels come in time."
+    return f"{share * 100:.1f} % of the labels of older decisions came in time."
+
+
+def moment(time_us: int) -> str:
+    """Format a time for display."""
+    return utc_text(time_us)[:19].replace("T", " ")
+
+
+def monitor_page(monitors: Sequence[ProductMonitor]) -> str:
+    """Return the newest results of the monitor as one HTML document."""
+    drifting = [one.product for one in monitors if one.drifted]
+    return render(
+        "tollgate/monitor/templates/monitor.html.j2",
+        {
+            "title": f"Drift in {', '.join(drifting)}" if drifting else "No drift",
+            "drifting": bool(drifting),
+            "looked": utc_text(max(one.looked_us for one in monitors)),
+            "products": [
+                {
+                    "name": one.product,
+                    "figures": _figures(one),
+                    "releases": [
+                        _release(one, release, windows)
+                        for release, windows in one.streams.items()
+                    ],
+                }
+                for one in monitors
+            ],
+        },
+    )
+
+
+def _figures(one: ProductMonitor) -> list[tuple[str, str]]:
+    """Return the key figures of a product."""
+    streams = list(one.streams.values())
+    judged = sum(sum(stream.judged.values()) for stream in streams)
+    drifted = sum(sum(stream.drifted.values()) for stream in streams)
+    newest = moment(one.decided_us) if one.decided_us else "none"
+    return [
+        ("Product", one.product),
+        ("Decisions", f"{sum(stream.mix.rows for stream in streams):,}"),
+        ("Windows judged", f"{judged:,}"),
+        ("Windows that drifted", f"{drifted:,}"),
+        ("Newest decision", newest),
+    ]
+
+
+def _release(
+    one: ProductMonitor, release: str, stream: ReleaseWindows
+) -> dict[str, object]:
+    """Return the values that the template needs of a release; charts are SVG."""
+    return {
+        "name": release,
+        "decisions": stream.mix.rows,
+        "fates": ", ".join(f"{n:,} {fate}" for fate, n in stream.fates().items()),
+        "troubled": sum(stream.troubled.values()),
+        "problem": stream.problem,
+        "groups": [
+            *_group("Windows of decisions", stream.windows, with_charts=True),
+            *_group("Days", stream.days, with_charts=False),
+        ],
+        "charts": charts_of(stream, limit=one.options.limits.psi),
+        "counts": _counts(stream),
+        "accuracy": "" if one.accuracy is None else days_chart(one.accuracy, release),
+    }
+
+
+def _group(
+    title: str, windows: Sequence[Window], *, with_charts: bool
+) -> list[dict[str, object]]:
+    """Return the judged windows as one group, or no group if there are none."""
+    judged = [window for window in windows if window.verdicts]
+    if not judged:
+        return []
+    columns = [
+        {
+            "name": last.name,
+            "state": last.state,
+            "figures": _distances(last),
+            "strip": strip([window.verdicts[at].state for window in judged]),
+        }
+        for at, last in enumerate(judged[-1].verdicts)
+    ]
+    charts = _worst(judged[-1]) if with_charts else ""
+    return [{"title": title, "columns": columns, "charts": charts}]
+
+
+def _distances(one: ColumnResult) -> tuple[str, ...]:
+    """Return the distances of a column from training, and its share of missing."""
+    missing = f"{one.missing * 100:.3g} %"
+    if one.state == "untold":
+        return ("", "", "", "", "", missing)
+    return (
+        f"{one.found.psi:.3f}",
+        f"{one.least.psi:.3f}",
+        f"{one.found.ks:.3f}",
+        f"{one.least.ks:.3f}",
+        f"{one.sigmas:+.2f}",
+        missing,
+    )
+
+
+def _worst(window: Window) -> str:
+    """Draw the score, and the columns that drifted most in the newest window."""
+    score = [one for one in window.verdicts if one.kind == "score"]
+    shown = [one for one in window.drifted if one.kind != "score"][:3]
+    return "".join(
+        bars(one.bins, words=f"{one.name}: share of rows by value, newest window")
+        for one in (*score, *shown)
+        if one.bins is not None
+    )
+
+
+def _counts(stream: ReleaseWindows) -> list[tuple[str, str, str]]:
+    """Return the rows and the share of each decision and each degraded bit."""
+    mix = stream.mix
+    return [
+        *(
+            (name, f"{mix.decisions[at]:,}", f"{mix.share(at) * 100:.3g} %")
+            for at, name in enumerate(DECISIONS)
+        ),
+        *(
+            (f"degraded: {bit}", f"{count:,}", f"{count / mix.rows * 100:.3g} %")
+            for bit, count in mix.degraded().items()
+        ),
+        ("unsure of", f"{mix.unsure:,}", f"{number(mix.unsure_share * 100)} %"),
+    ]

@@ -1,0 +1,68 @@
+"""Give columns names that are valid for inputs, features and policies."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tollgate import schema
+from tollgate.features.spec.spec_document import LABEL, LABEL_TIME
+from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
+
+_MAX_LENGTH = 60  # of 64: leaves room for a number at the end
+_OWN_FIELD = "_field"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+
+# Columns of every product: no column of a file may have these names.
+OWN_COLUMNS = (TRANSACTION_ID, AMOUNT, EVENT_TIME, LABEL, LABEL_TIME)
+# Tensors of the ensemble, and words with a special meaning in conditions.
+_RESERVED = {
+    *OWN_COLUMNS,
+    *schema.ANSWER_TYPES,
+    *(bit.name for bit in schema.Degraded),
+    schema.FEATURES,
+    schema.CONTEXT,
+    schema.PROBABILITIES,
+    schema.CHALLENGER_PROBABILITIES,
+    "transaction",
+    "other",
+}
+
+
+class Namer:
+    """Generate names, each only once."""
+
+    def __init__(self) -> None:
+        self._used = {str(name) for name in _RESERVED}
+
+    def names(self, columns: Sequence[str]) -> dict[str, str]:
+        """Name columns; those that can keep their names come first."""
+        found = {}
+        for column in sorted(columns, key=lambda one: not self._is_free(one)):
+            found[column] = self.name(column)
+        return found
+
+    def _is_free(self, column: str) -> bool:
+        return bool(_NAME.fullmatch(column)) and column not in self._used
+
+    def name(self, column: str) -> str:
+        """Name a column after its name in the table, if that is valid."""
+        plain = re.sub(r"[^A-Za-z0-9]+", "_", column).strip("_")[:_MAX_LENGTH]
+        if _NAME.fullmatch(column):
+            plain = column
+        if not plain or plain[0].isdigit():
+            plain = f"c_{plain}"[:_MAX_LENGTH]
+        if plain in _RESERVED:
+            plain = f"{plain}{_OWN_FIELD}"
+        found, number = plain, 1
+        while found in self._used:
+            number += 1
+            found = f"{plain[:_MAX_LENGTH]}_{number}"
+        self._used.add(found)
+        return found
+
+
+def entity_name(key: str) -> str:
+    """Name an entity after the input with its ids: customer_id -> customer."""
+    plain = re.sub(r"(?i)_?id$", "", key).strip("_").lower()
+    return plain if plain and plain != "transaction" else f"{key.lower()}_entity"

@@ -1,0 +1,1 @@
+"""Check a converted model before it becomes a version."""

@@ -1,0 +1,222 @@
+"""Measure how long a model.onnx takes for one row, on one thread of this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.errors import RepositoryError
+from tollgate.repository.product_models import Product
+from tollgate.repository.slo import SLO_FILE, read_slo
+from tollgate.schema import FEATURES, MAX_BATCH_ROWS, PROBABILITIES
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+# Read how long a product's model may take, and check a measured time against it.
+
+# A model is refused when its fastest run exceeds the budget by more than this factor:
+# the machine that publishes is not the one that serves, and other work runs on it.
+_ROOM = 1.25
+
+
+class ModelBudget(msgspec.Struct, frozen=True):
+    """
+    Time that the model may take for one row.
+
+    Attributes:
+        us_per_row: Time per row at the largest batch, µs.
+        source: Text that describes the source of the figure.
+    """
+
+    us_per_row: float
+    source: str
+
+    def limit_us_per_row(self, rows: int) -> float:
+        """
+        Return the time that a row may take in a batch of `rows`, µs.
+
+        Every batch may take as long as the largest one, so the rows of a small batch
+        may cost more each.
+        """
+        return self.us_per_row * MAX_BATCH_ROWS / rows
+
+
+def read_budget(models: Product) -> ModelBudget:
+    """
+    Read the model budget of a product.
+
+    It is `model_budget_us_per_row` in the slo.yaml next to the ensemble. Without this
+    key it is the model's share of the time in the layers, less the step's queue delay,
+    divided by the largest batch: with the default of 20 ms and a delay of 0.3 ms, (20 -
+    0.3) / 32 rows are 616 µs per row.
+
+    Raises:
+        RepositoryError: The slo.yaml cannot be used, or the delay uses up the layer.
+    """
+    slo = read_slo(models.repository, product=models.name)
+    if slo.model_budget_us_per_row is not None:
+        source = f"model_budget_us_per_row in {models.name}/{SLO_FILE}"
+        return ModelBudget(us_per_row=slo.model_budget_us_per_row, source=source)
+    batching = models.steps[models.model_step].dynamic_batching
+    delay_ms = batching.max_queue_delay_microseconds / 1000
+    left_ms = slo.layers_ms.model - delay_ms
+    if left_ms <= 0:
+        path = models.repository / models.name / SLO_FILE
+        problem = f"{slo.layers_ms.model:g} ms are less than the queue delay"
+        raise RepositoryError(path, problem, where="budget_ms.model")
+    return ModelBudget(
+        us_per_row=left_ms * 1000 / MAX_BATCH_ROWS,
+        source=f"{slo.layers_ms.model:g} ms of {slo.latency_objective_ms:g} are the "
+        f"model's, less {delay_ms:g} ms of queue delay, over {MAX_BATCH_ROWS} rows",
+    )
+
+
+def require_budget(
+    model: Path, us_per_row: Mapping[int, float], *, budget: ModelBudget
+) -> None:
+    """
+    Check that a model stays within its budget, with a margin for a busy machine.
+
+    Args:
+        model: The model.onnx, for the message.
+        us_per_row: Rows of a batch -> the fastest measured time per row, µs.
+        budget: Time that it may take.
+
+    Raises:
+        RepositoryError: It takes too long; the message has the batch and the figures.
+    """
+    for rows, found_us in sorted(us_per_row.items(), reverse=True):
+        limit_us = budget.limit_us_per_row(rows)
+        if found_us > limit_us * _ROOM:
+            raise RepositoryError(
+                model,
+                f"takes {found_us:.0f} µs per row in batches of {rows} "
+                f"({found_us * rows / 1e3:.1f} ms), the budget is {limit_us:.0f} µs "
+                f"({limit_us * rows / 1e3:.1f} ms; {budget.source}): make it smaller",
+                where="budget",
+            )
+
+
+F32 = npt.NDArray[np.float32]
+Measure = Callable[[Path], dict[int, float]]
+
+BATCHES = (1, 8, MAX_BATCH_ROWS)
+MEASURE_S = 0.3
+_ROUNDS = 3  # minimum, however slow the model is
+
+
+def us_per_row(
+    model: Path | bytes, *, measure_s: float = MEASURE_S
+) -> dict[int, float]:
+    """
+    Time a model on one thread, as the model step runs it.
+
+    Args:
+        model: An ONNX file, or its bytes.
+        measure_s: Seconds to measure; three rounds of every batch at least.
+
+    Returns:
+        Rows of a batch -> the fastest time per row, µs. The fastest, because other work
+        on the machine only ever adds time.
+
+    Raises:
+        RepositoryError: It cannot be loaded or run, or is no model of `features`.
+    """
+    source = model if isinstance(model, Path) else "model"
+    session = _session(model, source=source)
+    single = made_up_rows(_columns(session, source=source))
+    wide = session.get_inputs()[0].type == "tensor(double)"
+    rows = single.astype(np.float64) if wide else single
+    fastest = dict.fromkeys(BATCHES, float("inf"))
+    until = time.monotonic() + measure_s
+    done = 0
+    while done < _ROUNDS or time.monotonic() < until:
+        for count in BATCHES:
+            taken_us = _run_us(session, rows[:count], source=source)
+            fastest[count] = min(fastest[count], taken_us / count)
+        done += 1
+    return fastest
+
+
+def made_up_rows(columns: int) -> F32:
+    """
+    Generate rows of small values, integers and fractions, always the same.
+
+    Returns:
+        float32 [32, columns]; the first row is zeros.
+    """
+    chance = np.random.default_rng(0)
+    shape = (MAX_BATCH_ROWS, columns)
+    whole = chance.integers(0, 5, shape)
+    broken = chance.uniform(0, 100, shape)
+    rows = np.where(chance.random(shape) < 0.5, whole, broken).astype(np.float32)
+    rows[0] = 0.0
+    return rows
+
+
+@contextmanager
+def _refusals(source: Path | str) -> Iterator[None]:
+    """Map onnxruntime's errors to one line with its version."""
+    import onnxruntime
+
+    try:
+        yield
+    except Exception as error:
+        # onnxruntime's errors have no common base; they share a module.
+        if not type(error).__module__.startswith("onnxruntime."):
+            raise
+        problem = (
+            f"onnxruntime {onnxruntime.__version__}: {' '.join(str(error).split())}"
+        )
+        raise RepositoryError(source, problem) from error
+
+
+def _session(
+    model: Path | bytes, *, source: Path | str
+) -> onnxruntime.InferenceSession:
+    import onnxruntime
+
+    if isinstance(model, Path) and not model.is_file():
+        raise RepositoryError(source, "no such file")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4  # errors are raised, and reported once
+    with _refusals(source):
+        return onnxruntime.InferenceSession(
+            str(model) if isinstance(model, Path) else model,
+            options,
+            providers=["CPUExecutionProvider"],
+        )
+
+
+def _columns(session: onnxruntime.InferenceSession, *, source: Path | str) -> int:
+    """Read how many features a model takes."""
+    shapes = {node.name: node.shape for node in session.get_inputs()}
+    if set(shapes) != {FEATURES}:
+        raise RepositoryError(source, f"takes {sorted(shapes)}, not {FEATURES} alone")
+    columns = shapes[FEATURES][1:]
+    if len(columns) != 1 or not isinstance(columns[0], int):
+        problem = f"has shape {shapes[FEATURES]}, not [rows, a number of columns]"
+        raise RepositoryError(source, problem, where=FEATURES)
+    return columns[0]
+
+
+def _run_us(
+    session: onnxruntime.InferenceSession,
+    rows: npt.NDArray[np.floating[Any]],
+    *,
+    source: Path | str,
+) -> float:
+    with _refusals(source):
+        started = time.perf_counter()
+        session.run([PROBABILITIES], {FEATURES: rows})
+        return (time.perf_counter() - started) * 1e6

@@ -1,0 +1,1 @@
+"""Define, compose, compare, activate and log releases."""

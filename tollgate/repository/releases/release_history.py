@@ -1,0 +1,265 @@
+"""
+Log every activation of a product: release, person, time, reason, previous release.
+
+Each time a release becomes the desired one, one line of JSON is appended to a file next
+to release.json; lines are never changed. A release is logged here before it is written
+to release.json, so every release that ever answered can be found. A line whose writer
+was killed half-way does not count.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tollgate.errors import RepositoryError
+from tollgate.repository.atomic import sync_directory
+from tollgate.repository.releases.release_file import Release, find_current
+
+HISTORY_FILE = "history.jsonl"
+
+Action = Literal[
+    "activate",
+    "rollback",
+    "promote",
+    "challenger start",
+    "challenger raise",
+    "challenger stop",
+]
+# Actions that change who is on trial, but not which release answers.
+TRIAL_ACTIONS: tuple[Action, ...] = (
+    "challenger start",
+    "challenger raise",
+    "challenger stop",
+)
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    One activation of a release, or one change of its challenger.
+
+    Attributes:
+        action: "rollback" for a release that was active before, "promote" for one that
+            was on trial.
+        time: Time of the change, RFC 3339 in UTC.
+        actor: Person who made the change.
+        approver: Person who approved it; None if no approval was required.
+        reason: Reason for the change.
+        origin: Name of the release before it; None if there was none.
+        release: The release that became the desired one.
+    """
+
+    action: Action
+    time: str
+    actor: str
+    reason: str
+    origin: str | None
+    release: Release
+    approver: str | None = None
+
+
+def history_path(repository: Path, product: str) -> Path:
+    """Return the path of a product's history."""
+    return repository / product / HISTORY_FILE
+
+
+def add_entry(repository: Path, entry: Entry) -> None:
+    """
+    Add an entry, which is on disk when this returns.
+
+    Raises:
+        RepositoryError: It cannot be written.
+    """
+    path = history_path(repository, entry.release.product)
+    line = msgspec.json.encode(entry) + b"\n"
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            # End the partial line of a writer that was killed, so that it stays a line
+            # of its own.
+            torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
+            _write_whole(descriptor, b"\n" + line if torn else line, size=size)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if not size:
+            sync_directory(path.parent)  # the file is new
+    except OSError as exc:
+        raise RepositoryError(path, f"cannot be written: {exc.strerror}") from exc
+
+
+def _write_whole(descriptor: int, content: bytes, *, size: int) -> None:
+    """Append all of the content, or nothing: a full disk may accept a part."""
+    try:
+        if os.write(descriptor, content) != len(content):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    except OSError:
+        os.ftruncate(descriptor, size)
+        raise
+
+
+def read_history(repository: Path, product: str) -> list[Entry]:
+    """
+    Read a product's history, oldest first.
+
+    A current release without an entry was written by hand or before there was a
+    history; it comes last, with the author, reason and time in release.json.
+
+    Raises:
+        RepositoryError: The file, or release.json, cannot be read.
+    """
+    entries = written_entries(repository, product)
+    return history_with(entries, find_current(repository, product=product))
+
+
+def history_with(entries: list[Entry], current: Release | None) -> list[Entry]:
+    """
+    Add an entry for the current release, if the last entry does not have it.
+
+    Args:
+        entries: The entries of the history's file, oldest first.
+        current: The release in release.json; None if there is none.
+    """
+    if current is None or (entries and entries[-1].release == current):
+        return entries
+    origin = entries[-1].release.name if entries else None
+    return [*entries, _found(current, origin=origin)]
+
+
+def settle(repository: Path, product: str) -> list[Entry]:
+    """
+    Read a product's history, after adding an entry for a current release without one.
+
+    Raises:
+        RepositoryError: The file, or release.json, cannot be read or written.
+    """
+    written = written_entries(repository, product)
+    entries = history_with(written, find_current(repository, product=product))
+    if len(entries) > len(written):
+        add_entry(repository, entries[-1])
+    return entries
+
+
+def written_entries(repository: Path, product: str) -> list[Entry]:
+    """
+    Read the entries in the file of a product's history, oldest first.
+
+    Raises:
+        RepositoryError: The file cannot be read.
+    """
+    path = history_path(repository, product)
+    entries: list[Entry] = []
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        lines = []
+    except OSError as exc:
+        raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            entries.append(msgspec.json.decode(line, type=Entry))
+        except (msgspec.ValidationError, UnicodeDecodeError) as exc:
+            raise RepositoryError(path, str(exc), where=f"line {number}") from exc
+        except msgspec.DecodeError:
+            continue  # incomplete: its writer was killed
+    return entries
+
+
+def releases_of(entries: Sequence[Entry]) -> dict[str, Release]:
+    """
+    Collect the releases of a history by name, in the order they first appeared.
+
+    Of two releases with one name, the later counts. Challengers are included.
+    """
+    found: dict[str, Release] = {}
+    for entry in entries:
+        found[entry.release.name] = entry.release
+        trial = release_on_trial(entry.release)
+        if trial is not None:
+            found.setdefault(trial.name, trial)
+    return found
+
+
+def release_on_trial(release: Release) -> Release | None:
+    """Return the challenger of a release in the form that a promotion gives it."""
+    challenger = release.challenger
+    if challenger is None:
+        return None
+    return Release(
+        name=challenger.release,
+        product=release.product,
+        versions=challenger.versions,
+        hashes=release.hashes_of(challenger.versions),
+        spec_hash=challenger.spec_hash,
+        actor=challenger.actor,
+        reason=challenger.reason,
+        time=challenger.time,
+    )
+
+
+def last_change(entries: Sequence[Entry]) -> Entry | None:
+    """
+    Find the entry that activated the current release; None for the first.
+
+    An entry whose release.json was never written, because of a full disk or a kill,
+    does not count.
+    """
+    took: list[Entry] = []
+    for one in entries:
+        undone = (
+            len(took) > 1
+            and one.origin == took[-1].release.name
+            and one.release == took[-2].release
+            # Only an entry that `settle` added: a deliberate change has its own action
+            # and actor.
+            and one == _found(one.release, origin=one.origin)
+        )
+        if undone:
+            took.pop()
+        else:
+            took.append(one)
+    changes = [one for one in took if one.origin != one.release.name]
+    return changes[-1] if changes else None
+
+
+def origin_of(entries: Sequence[Entry]) -> str | None:
+    """Return the name of the release before the current one; None if there was none."""
+    last = last_change(entries)
+    return last.origin if last else None
+
+
+def find_release(repository: Path, product: str, name: str) -> Release:
+    """
+    Find a release by its name.
+
+    Raises:
+        RepositoryError: There was never one of that name, or the history cannot be
+            read.
+    """
+    found = releases_of(read_history(repository, product))
+    if name not in found:
+        known = ", ".join(list(found)[-5:]) or "none"
+        path = history_path(repository, product)
+        raise RepositoryError(path, f"there is no release {name}; known: {known}")
+    return found[name]
+
+
+def _found(release: Release, *, origin: str | None) -> Entry:
+    """Describe a release without an entry, from release.json itself."""
+    return Entry(
+        action="activate",
+        time=release.time,
+        actor=release.actor,
+        reason=release.reason,
+        origin=origin,
+        release=release,
+    )

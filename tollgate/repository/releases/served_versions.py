@@ -1,0 +1,77 @@
+"""Read the versions that a product is served with, which a new model must fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tollgate.errors import RepositoryError
+from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.repository.product_models import Product, read_product
+from tollgate.repository.releases.release_file import read_release, release_path
+from tollgate.repository.versions import list_versions
+
+
+class Served(msgspec.Struct, frozen=True):
+    """
+    The versions that a repository serves of a product.
+
+    Attributes:
+        repository: The model repository.
+        product: The ensemble and its steps.
+        versions: Version per step; a step without any is left out.
+    """
+
+    repository: Path
+    product: Product
+    versions: dict[str, int]
+
+    def file(self, step: str, *, name: str) -> Path:
+        """
+        Return the path of a file of a step's served version.
+
+        Raises:
+            RepositoryError: The step has no version.
+        """
+        if step not in self.versions:
+            raise RepositoryError(self.repository / step, f"no version has a {name}")
+        return self.repository / step / str(self.versions[step]) / name
+
+
+def read_served(repository: Path, product: str) -> Served:
+    """
+    Read the released version per step; without a release, the newest versions.
+
+    Raises:
+        RepositoryError: A configuration or the release cannot be read.
+    """
+    steps = read_product(repository, product)
+    if release_path(repository, product).exists():
+        versions = dict(read_release(repository, product=product).versions)
+    else:
+        newest = {
+            step: max(list_versions(repository, step), default=0)
+            for step in steps.steps
+        }
+        versions = {step: number for step, number in newest.items() if number}
+    return Served(repository=repository, product=steps, versions=versions)
+
+
+def require_spec(served: Served, spec: FeatureSpec) -> None:
+    """
+    Check that features are served as a model was trained with them.
+
+    Raises:
+        RepositoryError: The served features.yaml has another hash.
+        SpecError: It cannot be read.
+    """
+    path = served.file(served.product.features_step, name=SPEC_FILE)
+    found = load_spec(path).spec_hash
+    if found != spec.spec_hash:
+        raise RepositoryError(
+            path,
+            f"is served with hash {found:016x}, the model was trained with "
+            f"{spec.spec_hash:016x}; build the training features with this file",
+            where="spec_hash",
+        )

@@ -1,0 +1,1 @@
+"""Keep a model repository in an object store."""

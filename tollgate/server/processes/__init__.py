@@ -1,0 +1,1 @@
+"""Start and stop child processes, and check what they need."""

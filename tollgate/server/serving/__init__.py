@@ -1,0 +1,1 @@
+"""Load releases and models into a running server."""

@@ -1,0 +1,1 @@
+"""Start tritonserver, control its models, and probe them."""

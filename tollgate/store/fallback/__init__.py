@@ -1,0 +1,1 @@
+"""Answer from other sources when the store does not."""

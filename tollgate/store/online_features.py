@@ -1,0 +1,389 @@
+"""
+The online path of the features: apply a batch's events, read its vectors.
+
+The feature step and the replay of a history both use this code, so a proof about one is
+a proof about the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from tollgate.features import assemble
+from tollgate.features.feature_tables import TableColumns
+from tollgate.features.hook.hook_run import HookGuard
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.windows.entity_entries import (
+    ENTRY,
+    Entries,
+    Values,
+    order_of,
+    unpack_values,
+)
+from tollgate.features.windows.positions import Places, Rows, find_places
+from tollgate.features.windows.window_sums import Sums, window_sums
+from tollgate.features.windows.window_values import compute_demands, entity_demands
+from tollgate.schema import MAX_BATCH_ROWS, Applied, Degraded
+from tollgate.store.fallback.last_known import LastKnown
+from tollgate.store.redis.redis_store import NO_ANSWER, Answer, Mode, RedisStore
+from tollgate.store.store_events import (
+    NO_CALL,
+    Call,
+    Labels,
+    Packer,
+    Purchases,
+    label_entries,
+    purchase_entries,
+)
+from tollgate.store.table_lookup import Tables
+
+# Turn the store's replies to a batch into windows, and windows into vectors.
+
+I64 = npt.NDArray[np.int64]
+
+_ALL_WELL, _TOO_LATE = b"\1", 3  # status bytes of apply.lua
+# NumPy reads an enum member several times slower than a plain number.
+_COLD_START = np.uint32(Degraded.COLD_START)
+_EVENT_TOO_LATE = np.uint32(Degraded.EVENT_TOO_LATE)
+_WINDOW_OVERFLOW = np.uint32(Degraded.WINDOW_OVERFLOW)
+_STATE_CORRUPT = np.uint32(Degraded.STATE_CORRUPT)
+_NO, _YES = np.uint8(Applied.NO), np.uint8(Applied.YES)
+# Status of the Lua function -> Applied.
+_APPLIED = np.array(
+    [Applied.NO, Applied.YES, Applied.DUPLICATE, Applied.NO, Applied.NO], np.uint8
+)
+
+
+class Vectors(msgspec.Struct, frozen=True):
+    """
+    Hold the results of a batch of purchases.
+
+    Attributes:
+        features: float64 [N, F].
+        degraded: Degraded bits; uint32 [N].
+        applied: Applied; uint8 [N], the worst of the entities.
+    """
+
+    features: npt.NDArray[np.float64]
+    degraded: npt.NDArray[np.uint32]
+    applied: npt.NDArray[np.uint8]
+
+
+class Packed(msgspec.Struct, frozen=True):
+    """
+    Hold a batch of purchases, its entries, and the call that applies them.
+
+    `tables` holds the numbers of the tables, after they are read.
+    """
+
+    purchases: Purchases
+    entries: npt.NDArray[np.void]
+    call: Call
+    tables: TableColumns = {}
+
+
+class Reader:
+    """
+    Read the features of batches of one product.
+
+    Attributes:
+        guard: Runs its hook, if it has one.
+    """
+
+    def __init__(self, spec: FeatureSpec) -> None:
+        self._spec = spec
+        self.guard = HookGuard(spec)
+        if not spec.entities:
+            return
+        reach = _reach_of(spec)
+        # By number of rows: the same few sizes occur again and again.
+        self._reach = [_repeated(reach, rows) for rows in range(MAX_BATCH_ROWS + 1)]
+        self._demands = entity_demands(spec)
+        width = [len(entity.columns) for entity in spec.entities]
+        self._width = np.array(width, np.int64) if any(width) else None
+
+    def read(self, packed: Packed, answer: Answer) -> Vectors:
+        """Read all entities' windows in one pass: row n of entity e is e * N + n."""
+        if not self._spec.entities:
+            return _without_windows(self._spec, packed.purchases, guard=self.guard)
+        entries, batch, call = packed.entries, packed.purchases, packed.call
+        columns = None
+        if self._width is not None:
+            columns = self._width.repeat(np.diff(call.first_key))
+        values = unpack_values(answer[0], columns=columns)
+        entities, count = len(call.code), len(batch)
+        known = count < len(self._reach)
+        reach = self._reach[count] if known else _repeated(self._reach[1], count)
+        rows = Rows(
+            entity=np.concatenate(
+                [
+                    code + first
+                    for code, first in zip(call.code, call.first_key[:-1], strict=True)
+                ]
+            ),
+            time_us=np.concatenate([batch.event_time_us] * entities),
+            order=np.concatenate([order_of(entries)] * entities),
+            delay_us=reach.delay_us,
+            windows_us=reach.windows_us,
+        )
+        places = find_places(values.entries, rows)
+        sums = window_sums(values.entries, rows, places=places)
+        bits = _degraded(values, rows, reach, upto=sums.upto).reshape(entities, count)
+        if answer[1].count(_ALL_WELL) == len(answer[1]):
+            applied = np.full(count, _YES)
+        else:
+            status = statuses(call, answer)
+            bits |= (status == _TOO_LATE) * _EVENT_TOO_LATE
+            applied = worst(status)
+        degraded = np.bitwise_or.reduce(bits, axis=0)
+        features = assemble.assemble(
+            self._spec,
+            cents=batch.cents,
+            time_us=batch.event_time_us,
+            sums=[
+                self._sums(
+                    entity,
+                    values.entries,
+                    rows,
+                    places,
+                    keys=call.first_key[entity : entity + 2],
+                    sums=sums,
+                )
+                for entity in range(entities)
+            ],
+            fields=batch.fields,
+            tables=packed.tables,
+            run=self.guard.run,
+        )
+        self.guard.mark(degraded)
+        if values.corrupt.any():
+            corrupt = (degraded & _STATE_CORRUPT) != 0
+            features[corrupt] = assemble.defaults(
+                self._spec,
+                cents=batch.cents[corrupt],
+                time_us=batch.event_time_us[corrupt],
+                fields={name: one[corrupt] for name, one in batch.fields.items()},
+                tables={name: one[corrupt] for name, one in packed.tables.items()},
+                run=self.guard.run,
+            )
+            self.guard.mark(degraded, corrupt)
+        return Vectors(features=features, degraded=degraded, applied=applied)
+
+    def _sums(
+        self,
+        entity: int,
+        entries: Entries,
+        rows: Rows,
+        places: Places,
+        *,
+        keys: list[int],
+        sums: Sums,
+    ) -> Sums:
+        """
+        Return the sums of one entity's rows, with its features' other values.
+        """
+        count = len(rows.time_us) // len(self._demands)
+        part = slice(entity * count, (entity + 1) * count)
+        demands = self._demands[entity]
+        if not demands:
+            return sums.part(part)
+        first, last = keys
+        own = slice(int(entries.starts[first]), int(entries.starts[last]))
+        others = compute_demands(
+            entries.part(first, last),
+            rows.part(part, first=first),
+            places.part(part, own),
+            columns=self._spec.entities[entity].columns,
+            demands=demands,
+        )
+        return msgspec.structs.replace(sums.part(part), others=others)
+
+
+def _without_windows(
+    spec: FeatureSpec, batch: Purchases, *, guard: HookGuard
+) -> Vectors:
+    """Return the vectors of purchases that have nothing in the store."""
+    count = len(batch)
+    features = assemble.defaults(
+        spec,
+        cents=batch.cents,
+        time_us=batch.event_time_us,
+        fields=batch.fields,
+        run=guard.run,
+    )
+    degraded = np.zeros(count, np.uint32)
+    guard.mark(degraded)
+    return Vectors(features=features, degraded=degraded, applied=np.full(count, _NO))
+
+
+class _Reach(msgspec.Struct, frozen=True):
+    """Hold how far back entities, or their rows, look; int64 [R], widths [W, R]."""
+
+    delay_us: I64
+    windows_us: I64
+    longest_us: I64
+    horizon_us: I64
+
+
+def _reach_of(spec: FeatureSpec) -> _Reach:
+    """Collect the reach of a spec's entities; missing windows get width 0."""
+    entities = spec.entities
+    windows_us = np.zeros(
+        (max(len(one.windows_us) for one in entities), len(entities)), np.int64
+    )
+    for column, one in enumerate(entities):
+        windows_us[: len(one.windows_us), column] = one.windows_us
+    delay_us = np.array([one.delay_us for one in entities], np.int64)
+    return _Reach(
+        delay_us=delay_us,
+        windows_us=windows_us,
+        longest_us=delay_us + windows_us.max(axis=0),
+        horizon_us=np.array([one.horizon_us for one in entities], np.int64),
+    )
+
+
+def _repeated(reach: _Reach, count: int) -> _Reach:
+    return _Reach(
+        delay_us=reach.delay_us.repeat(count),
+        windows_us=reach.windows_us.repeat(count, axis=1),
+        longest_us=reach.longest_us.repeat(count),
+        horizon_us=reach.horizon_us.repeat(count),
+    )
+
+
+def _degraded(
+    values: Values, rows: Rows, reach: _Reach, *, upto: I64
+) -> npt.NDArray[np.uint32]:
+    """Return Degraded bits for the windows of each row; [R]."""
+    begin_us = rows.time_us - reach.longest_us
+    truncated = begin_us < values.watermark_us[rows.entity] - reach.horizon_us
+    bits: npt.NDArray[np.uint32] = (upto <= 1) * _COLD_START
+    bits |= truncated * _EVENT_TOO_LATE
+    if values.overflow.any():
+        # A value that once dropped events is complete again when its windows start
+        # later.
+        dropped = values.overflow[rows.entity] > 0
+        dropped &= begin_us < values.dropped_us[rows.entity]
+        bits |= dropped * _WINDOW_OVERFLOW
+    if values.corrupt.any():
+        bits |= values.corrupt[rows.entity] * _STATE_CORRUPT
+    return bits
+
+
+def worst(status: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """Reduce the status per entity to one value per event; Applied [N]."""
+    applied: npt.NDArray[np.uint8] = _APPLIED[status].min(axis=0)
+    return applied
+
+
+def statuses(call: Call, answer: Answer) -> npt.NDArray[np.uint8]:
+    """Return the status bytes in the order of the batch; [entities, N]."""
+    grouped = np.frombuffer(answer[1], np.uint8).reshape(len(call.order), -1)
+    status = np.empty_like(grouped)
+    for position, order in enumerate(call.order):
+        status[position, order] = grouped[position]
+    return status
+
+
+__all__ = ["OnlineFeatures", "Packed", "Vectors"]
+
+_NO_ENTRIES = np.zeros(0, ENTRY)
+
+
+class OnlineFeatures:
+    """Compute the features of one product over one store."""
+
+    def __init__(self, spec: FeatureSpec, store: RedisStore) -> None:
+        self.spec = spec
+        # It caches nothing: every value is read when it is needed.
+        self._tables = Tables(spec, LastKnown(0, 0.0, clock=time.monotonic))
+        self._store = store
+        self._packer = Packer(spec)
+        self._reader = Reader(spec)
+        self.guard = self._reader.guard
+
+    def score(
+        self, batches: Sequence[Purchases], *, write: Sequence[bool]
+    ) -> list[Vectors]:
+        """
+        Apply batches of purchases and read their vectors, in one round trip.
+
+        Args:
+            batches: Each is applied completely, then read; a dry one sees itself and
+                the events written before it, and no other batch sees a dry one.
+            write: Per batch, False for a dry run.
+
+        Raises:
+            StoreError: The store did not reply; nothing is known of any row.
+        """
+        packed = [self.pack(batch) for batch in batches]
+        if not self.spec.entities:
+            return [self.read(one, NO_ANSWER) for one in packed]
+        query = self._tables.plan(batches)
+        modes = [Mode.WRITE if one else Mode.DRY for one in write]
+        calls = [one.call for one in packed]
+        answers, replies = self._store.flush(
+            list(zip(calls, modes, strict=True)), extra_commands=query.commands()
+        )
+        self._tables.take_replies(query, replies)
+        lookups = self._tables.read(query)
+        read = []
+        for one, answer, tables in zip(packed, answers, lookups, strict=True):
+            vectors = self.read(replace(one, tables=tables.columns), answer)
+            vectors.degraded[:] |= tables.degraded
+            read.append(vectors)
+        return read
+
+    def pack(self, purchases: Purchases) -> Packed:
+        """
+        Pack a batch for the store; for a product without entities the call is empty.
+        """
+        if not self.spec.entities:
+            return Packed(purchases=purchases, entries=_NO_ENTRIES, call=NO_CALL)
+        entries = purchase_entries(purchases)
+        call = self._packer.pack(
+            entries, purchases.entity_id, columns=self._packer.columns(purchases)
+        )
+        return Packed(purchases=purchases, entries=entries, call=call)
+
+    def load(self, purchases: Purchases) -> npt.NDArray[np.uint8]:
+        """
+        Apply purchases of a history without reading anything; no caller waits for them.
+
+        Returns:
+            Applied, the worst of the entities; uint8 [N].
+
+        Raises:
+            StoreError: The store did not reply.
+        """
+        if not self.spec.entities:
+            return np.zeros(len(purchases), np.uint8)
+        call = self.pack(purchases).call
+        (answer,) = self._store.apply([(call, Mode.WRITE_ONLY)])
+        return worst(statuses(call, answer))
+
+    def label(self, labels: Labels) -> npt.NDArray[np.uint8]:
+        """
+        Apply label events.
+
+        Returns:
+            Applied, the worst of the entities; uint8 [N].
+
+        Raises:
+            StoreError: The store did not reply.
+        """
+        if not self.spec.entities:
+            return np.zeros(len(labels), np.uint8)
+        call = self._packer.pack(label_entries(labels), labels.entity_id)
+        (answer,) = self._store.apply([(call, Mode.WRITE_ONLY)])
+        return worst(statuses(call, answer))
+
+    def read(self, packed: Packed, answer: Answer) -> Vectors:
+        """Read the vectors of a packed batch from the store's reply."""
+        return self._reader.read(packed, answer)

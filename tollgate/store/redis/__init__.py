@@ -1,0 +1,1 @@
+"""Talk to one Redis or to a Redis Cluster."""

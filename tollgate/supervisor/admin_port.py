@@ -1,0 +1,162 @@
+"""Serve the admin port: health, releases and metrics over HTTP, apart from payments."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from tollgate.errors import SetupError
+from tollgate.server.index_page import CONTENT_TYPE, INDEX, NOT_FOUND, index_page
+from tollgate.supervisor.supervisor import Supervisor
+from tollgate.supervisor.supervisor_metrics import SupervisorMetrics
+from tollgate.supervisor.versions.detection import VersionDetector
+from tollgate.worker import Worker, stuck_loops
+
+log = logging.getLogger(__name__)
+
+# A repair may include a restart of all processes; a longer one hangs.
+_HANGS_AFTER_S = 120.0
+_JSON = "application/json"
+_WAIT_S = 0.5  # wait for a request, then check whether to stop
+PAGES = {
+    "/livez": "200 while the supervisor watches its processes, else 503",
+    "/readyz": "200 while every product decides, else 503; JSON names the problems",
+    "/readyz/PRODUCT": "the same for one product",
+    "/releases": "JSON: each product's desired and running release",
+    "/versions": "JSON: model versions that no release names",
+    "/metrics": "metrics of the supervisor, for Prometheus",
+}
+
+
+@contextmanager
+def serve_admin_port(
+    supervisor: Supervisor,
+    metrics: SupervisorMetrics,
+    *,
+    detectors: Sequence[VersionDetector] = (),
+    host: str,
+    port: int,
+) -> Iterator[int]:
+    """
+    Answer HTTP on the admin port until the context ends.
+
+    Args:
+        supervisor: The supervisor whose state is served.
+        metrics: Its metrics.
+        detectors: The checks of versions that no release names.
+        host: Address to listen on.
+        port: TCP port; 0 takes a free one.
+
+    Returns:
+        The port.
+
+    Raises:
+        SetupError: The port cannot be opened on the address.
+    """
+
+    class Handler(_Handler):
+        pages = _Pages(supervisor, metrics, detectors)
+
+    try:
+        server = (_IPv6Server if ":" in host else ThreadingHTTPServer)(
+            (host, port), Handler
+        )
+    except OSError as error:
+        raise SetupError(
+            f"{host}:{port} cannot be listened on: {error.strerror}",
+            remedy="choose another admin port",
+        ) from error
+    server.daemon_threads = True
+    server.timeout = _WAIT_S
+    worker = Worker("side-port", server.handle_request, pause_s=0.0)
+    worker.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        worker.stop()
+        server.server_close()
+
+
+class _IPv6Server(ThreadingHTTPServer):
+    """Listen on an IPv6 address; `::` accepts IPv4 and IPv6."""
+
+    address_family = socket.AF_INET6
+
+
+class _Pages:
+    """Build the content of the pages."""
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        metrics: SupervisorMetrics,
+        detectors: Sequence[VersionDetector],
+    ) -> None:
+        self._supervisor = supervisor
+        self._detectors = detectors
+        self._metrics = metrics
+
+    def page(self, path: str) -> tuple[int, str, bytes] | None:
+        """Return status, content type and body for a path; None for an unknown path."""
+        if path == INDEX:
+            return 200, CONTENT_TYPE, index_page("tollgate: admin port", PAGES)
+        if path == "/livez":
+            idle_s = time.monotonic() - self._supervisor.ticked_s
+            return 200 if idle_s < _HANGS_AFTER_S else 503, "text/plain", b"live\n"
+        if path == "/metrics":
+            return 200, CONTENT_TYPE_LATEST, self._metrics.page(self._supervisor)
+        if path == "/releases":
+            products = [one.reconciler.status for one in self._supervisor.products]
+            return 200, _JSON, msgspec.json.encode(products) + b"\n"
+        if path == "/versions":
+            found = [one for each in self._detectors for one in each.versions]
+            return 200, _JSON, msgspec.json.encode(found) + b"\n"
+        if path == "/readyz" or path.startswith("/readyz/"):
+            return self._readiness(path.removeprefix("/readyz").strip("/"))
+        return None
+
+    def _readiness(self, product: str) -> tuple[int, str, bytes] | None:
+        draining = self._supervisor.draining
+        products = {
+            one.name: {
+                "ready": one.ready and not draining,
+                "release": one.release,
+                "problem": "draining" if draining else one.problem,
+            }
+            for one in self._supervisor.products
+            if product in ("", one.name)
+        }
+        if not products:
+            return None
+        ready = all(one["ready"] for one in products.values())
+        page = {"ready": ready, "products": products, "stuck_loops": stuck_loops()}
+        body = msgspec.json.encode(page) + b"\n"
+        return 200 if ready else 503, _JSON, body
+
+
+class _Handler(BaseHTTPRequestHandler):
+    pages: _Pages
+    timeout = 5.0  # s; a caller that sends nothing does not hold its thread
+    server_version = "tollgate"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer one request."""
+        page = self.pages.page(self.path.partition("?")[0])
+        status, kind, body = page or (404, CONTENT_TYPE, NOT_FOUND)
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: an orchestrator sends a request every second."""

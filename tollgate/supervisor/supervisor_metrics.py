@@ -1,0 +1,359 @@
+"""Define the Prometheus metrics that the supervisor exports."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from tollgate.errors import TollgateError
+from tollgate.repository.releases.release_file import read_release
+from tollgate.schema import ARTIFACT_FILE
+from tollgate.supervisor.fault_log import Fault
+from tollgate.supervisor.server_processes import Process, read_processes
+from tollgate.supervisor.supervisor import Supervisor
+from tollgate.worker import LoopCollector
+
+# Collect releases, scores and processes for each scrape of the metrics.
+
+# As in tollgate/steps/decision_metrics.py: scores closer to 0 or 1 get the log-odds of
+# this value.
+_CLIP = 1e-6
+
+Versions = dict[str, int]
+
+
+class ReportedRelease(msgspec.Struct, frozen=True):
+    """
+    A release that answers, or is on trial.
+
+    Attributes:
+        product: Name of the product.
+        release: Name of the release.
+        role: champion, canary or shadow.
+        percent: Share of the customers that it answers, in percent.
+        versions: Version per step.
+    """
+
+    product: str
+    release: str
+    role: str
+    percent: float
+    versions: Versions
+
+
+class _Distribution(msgspec.Struct, frozen=True):
+    quantiles: tuple[float, ...]
+
+
+class _Training(msgspec.Struct, frozen=True):
+    quantiles: tuple[float, ...]
+    score: _Distribution | None = None
+
+
+class _Record(msgspec.Struct, frozen=True):
+    training: _Training | None = None
+
+
+class SupervisorCollector(Collector):
+    """
+    Collect the metrics for a scrape.
+
+    Args:
+        repository: The model repository; None if there is none.
+    """
+
+    def __init__(self, repository: Path | None) -> None:
+        self._repository = repository
+        self._reported: list[ReportedRelease] = []
+        self._processes: list[Process] = []
+        self._trained: dict[Path, tuple[float, float] | None] = {}
+
+    def update(self, supervisor: Supervisor) -> None:
+        """Update releases and processes from the supervisor."""
+        self._processes = read_processes(supervisor.processes())
+        reported: list[ReportedRelease] = []
+        for one in supervisor.products:
+            active = one.serving.active
+            if active is not None:
+                reported.append(
+                    ReportedRelease(
+                        one.name, active.release, "champion", 100.0, active.versions
+                    )
+                )
+            reported += self._challenger(one.name)
+        self._reported = reported
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield metric families, the interface that prometheus_client calls."""
+        yield from self._releases()
+        yield from self._scores()
+        yield from self._resources()
+
+    def _challenger(self, product: str) -> list[ReportedRelease]:
+        """Return the challenger on trial; empty if the repository cannot be read."""
+        if self._repository is None:
+            return []
+        try:
+            one = read_release(self._repository, product=product).challenger
+        except TollgateError:
+            return []
+        if one is None:
+            return []
+        return [
+            ReportedRelease(
+                product, one.release, one.mode, one.percent, dict(one.versions)
+            )
+        ]
+
+    def _releases(self) -> Iterator[Metric]:
+        info = GaugeMetricFamily(
+            "tollgate_release_info",
+            "1 for each version of a release that answers or is on trial",
+            labels=["product", "release", "role", "model", "version"],
+        )
+        share = GaugeMetricFamily(
+            "tollgate_release_percent",
+            "Share of the customers that a release answers",
+            labels=["product", "release", "role"],
+        )
+        for one in self._reported:
+            named = [one.product, one.release, one.role]
+            for model, version in one.versions.items():
+                info.add_metric([*named, model, str(version)], 1)
+            others = sum(
+                other.percent
+                for other in self._reported
+                if other.product == one.product and other.role == "canary"
+            )
+            percent = 100.0 - others if one.role == "champion" else one.percent
+            share.add_metric(named, 0.0 if one.role == "shadow" else percent)
+        yield info
+        yield share
+
+    def _scores(self) -> Iterator[Metric]:
+        labels = ["product", "release"]
+        mean = GaugeMetricFamily(
+            "tollgate_score_trained_log_odds",
+            "Mean of the scores' log-odds in training, 13.8155 added",
+            labels=labels,
+        )
+        deviation = GaugeMetricFamily(
+            "tollgate_score_trained_deviation",
+            "Standard deviation of the scores' log-odds in training",
+            labels=labels,
+        )
+        for one in self._reported:
+            found = self._score_of(one.versions)
+            if found is not None:
+                mean.add_metric([one.product, one.release], found[0])
+                deviation.add_metric([one.product, one.release], found[1])
+        yield mean
+        yield deviation
+
+    def _resources(self) -> Iterator[Metric]:
+        labels = ["process", "product", "instance"]
+        cpu = CounterMetricFamily(
+            "tollgate_process_cpu_seconds",
+            "Processor time of a process that serves",
+            labels=labels,
+        )
+        resident = GaugeMetricFamily(
+            "tollgate_process_resident_bytes",
+            "Resident memory of a process that serves",
+            labels=labels,
+        )
+        threads = GaugeMetricFamily(
+            "tollgate_process_threads",
+            "Threads of a process that serves",
+            labels=labels,
+        )
+        for one in self._processes:
+            named = [one.process, one.product, one.instance]
+            cpu.add_metric(named, one.cpu_s)
+            resident.add_metric(named, one.resident_bytes)
+            threads.add_metric(named, one.threads)
+        yield cpu
+        yield resident
+        yield threads
+
+    def _score_of(self, versions: Versions) -> tuple[float, float] | None:
+        """Return mean and deviation of a release's training scores; read them once."""
+        for model, version in versions.items():
+            if self._repository is None:
+                return None
+            path = self._repository / model / str(version) / ARTIFACT_FILE
+            if path not in self._trained and path.is_file():
+                self._trained[path] = trained_log_odds(path)
+            if self._trained.get(path) is not None:
+                return self._trained[path]
+        return None
+
+
+def trained_log_odds(artifact: Path) -> tuple[float, float] | None:
+    """
+    Compute the distribution of training scores from their recorded quantiles.
+
+    Between two quantiles, log-odds are assumed to be uniformly distributed.
+
+    Args:
+        artifact: An artifact.json.
+
+    Returns:
+        Mean, relative to the smallest possible value, and standard deviation of the
+        log-odds; None if the file does not record them, or all scores were the same.
+    """
+    try:
+        training = msgspec.json.decode(artifact.read_bytes(), type=_Record).training
+    except (OSError, msgspec.MsgspecError):
+        return None
+    if training is None or training.score is None:
+        return None
+    levels = training.quantiles
+    odds = [_log_odds(one) for one in training.score.quantiles]
+    if len(odds) != len(levels) or not odds:
+        return None
+    mean = square = 0.0
+    for low, high, left, right in zip(levels, levels[1:], odds, odds[1:], strict=False):
+        mean += (high - low) * (left + right) / 2
+        square += (high - low) * (left * left + left * right + right * right) / 3
+    deviation = math.sqrt(max(0.0, square - mean * mean))
+    return (mean - _log_odds(0.0), deviation) if deviation > 0 else None
+
+
+def _log_odds(score: float) -> float:
+    clipped = min(max(score, _CLIP), 1 - _CLIP)
+    return math.log(clipped / (1 - clipped))
+
+
+# A probe also waits for the queue delay: 5 ms and up.
+_PROBE_BUCKETS = (0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+
+class SupervisorMetrics:
+    """
+    Hold the counters and gauges of one supervisor, in a separate registry.
+
+    Args:
+        repository: The model repository, for the training scores of models.
+        capacity_per_s: Decisions per second that this server handled in a measurement;
+            0 if it was not measured.
+    """
+
+    def __init__(
+        self, *, repository: Path | None = None, capacity_per_s: float = 0.0
+    ) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._scraping = threading.Lock()
+        GCCollector(registry=registry)
+        ProcessCollector(registry=registry)
+        self._collector = SupervisorCollector(repository)
+        registry.register(self._collector)
+        registry.register(LoopCollector())
+        capacity = Gauge(
+            "tollgate_capacity_decisions_per_second",
+            "Decisions a second that this server handled when measured; 0 if unknown",
+            registry=registry,
+        )
+        capacity.set(capacity_per_s)
+        self._faults = Counter(
+            "tollgate_faults",
+            "Faults of a process, a step or a product",
+            ["product", "part", "mended"],
+            registry=registry,
+        )
+        self._repair_s = Histogram(
+            "tollgate_mend_seconds",
+            "Time from the detection of a fault to its repair",
+            ["product", "part"],
+            buckets=(0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 30.0),
+            registry=registry,
+        )
+        self.probe_s = Histogram(
+            "tollgate_probe_seconds",
+            "Time of a decision on a synthetic purchase, requested every second",
+            ["product"],
+            buckets=_PROBE_BUCKETS,
+            registry=registry,
+        )
+        self._ready = Gauge(
+            "tollgate_ready",
+            "Whether the product decided within the last seconds",
+            ["product", "release"],
+            registry=registry,
+        )
+        self._stub_bytes = Gauge(
+            "tollgate_step_resident_bytes",
+            "Resident memory of a Python step",
+            ["product", "model", "version", "instance"],
+            registry=registry,
+        )
+        self._stub_age_s = Gauge(
+            "tollgate_step_age_seconds",
+            "Seconds since the start of a Python step",
+            ["product", "model", "version", "instance"],
+            registry=registry,
+        )
+        self._recycled = Gauge(
+            "tollgate_steps_recycled",
+            "Working Python steps restarted because of age or size",
+            registry=registry,
+        )
+        started = Gauge(
+            "tollgate_supervisor_start_time_seconds",
+            "Start time of the supervisor, seconds since the epoch",
+            registry=registry,
+        )
+        started.set(time.time())
+
+    def fault(self, fault: Fault) -> None:
+        """Count a fault."""
+        named = {"product": fault.product, "part": fault.part}
+        repaired = fault.mended_s is not None
+        self._faults.labels(**named, mended=str(repaired).lower()).inc()
+        if fault.mended_s is not None:
+            self._repair_s.labels(**named).observe(fault.mended_s)
+
+    def page(self, supervisor: Supervisor) -> bytes:
+        """Return the metrics page; one scrape at a time, as each updates all values."""
+        with self._scraping:
+            self._update(supervisor)
+            return generate_latest(self.registry)
+
+    def _update(self, supervisor: Supervisor) -> None:
+        """Update gauges and counters from the supervisor."""
+        self._collector.update(supervisor)
+        self._ready.clear()
+        for one in supervisor.products:
+            ready = one.ready and not supervisor.draining
+            self._ready.labels(product=one.name, release=one.release).set(ready)
+        self._recycled.set(supervisor.recycled)
+        self._stub_bytes.clear()
+        self._stub_age_s.clear()
+        owners = {
+            step: one.name for one in supervisor.products for step in one.serving.steps
+        }
+        for stub in supervisor.stubs:
+            product = owners.get(stub.step.model, "")
+            step = (stub.step.model, str(stub.step.version), stub.step.instance)
+            self._stub_bytes.labels(product, *step).set(stub.resident_bytes)
+            self._stub_age_s.labels(product, *step).set(stub.age_s)

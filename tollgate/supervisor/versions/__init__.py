@@ -1,0 +1,1 @@
+"""Detect, check and shadow model versions that are dropped into the repository."""
