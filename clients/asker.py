@@ -188,7 +188,7 @@ class Asker:
         decision = self._fallback.decide(purchase.amount)
         return Decision(decision=decision, source="fallback", why=why)
 
-    def told(self, outcome: Outcome, call: Call) -> Outcome:
+    def record(self, outcome: Outcome, call: Call) -> Outcome:
         """Count an outcome and set its latency, before the caller gets it."""
         if isinstance(outcome, InvalidRequest):
             self.counters.add("refused", "server")
@@ -206,7 +206,7 @@ class Asker:
         """
         Return the outcome of each row in order, with each invalid row in its position.
         """
-        following = (self.told(answer, call) for answer in answers)
+        following = (self.record(answer, call) for answer in answers)
         return [
             next(following) if isinstance(row, Purchase) else row for row in checked
         ]

@@ -100,9 +100,9 @@ class AsyncDecisionClient:
                 outcome = await self._lanes[dry_run].ask(checked, call)
             else:
                 (outcome,) = await self._ask(Ask(asker, [checked], call=call))
-            outcome = asker.told(outcome, call)
+            outcome = asker.record(outcome, call)
             if call.span is not None:
-                call.span.tell([purchase], [outcome])
+                call.span.report([purchase], [outcome])
             if isinstance(outcome, InvalidRequest):
                 raise outcome
             return outcome
@@ -128,7 +128,7 @@ class AsyncDecisionClient:
             outcomes = await self._ask(Ask(asker, good, call=call)) if good else []
             answered = asker.put_back(checked, outcomes, call)
             if call.span is not None:
-                call.span.tell(purchases, answered)
+                call.span.report(purchases, answered)
             return answered
 
     async def _send(self, rows: Sequence[Waiting]) -> list[Outcome]:

@@ -58,10 +58,12 @@ def opener(options: Options, grpc_module: Any) -> Callable[[str], tuple[Any, Any
 
     def open_(address: str) -> tuple[Any, Any]:
         options.check_secrecy(address)
-        told: tuple[tuple[str, object], ...] = (*CHANNEL_OPTIONS, *_KEEP_ALIVE)
+        arguments: tuple[tuple[str, object], ...] = (*CHANNEL_OPTIONS, *_KEEP_ALIVE)
         if address.startswith(SERVICES):
-            told += IN_TURN
-        channel = open_channel(address, grpc_module, tls=options.tls, told=told)
+            arguments += IN_TURN
+        channel = open_channel(
+            address, grpc_module, tls=options.tls, arguments=arguments
+        )
         return channel, service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
 
     return open_
@@ -72,7 +74,7 @@ def open_channel(
     grpc_module: Any,
     *,
     tls: Tls | None,
-    told: tuple[tuple[str, object], ...],
+    arguments: tuple[tuple[str, object], ...],
 ) -> Any:
     """
     Open a connection, in plain text or with TLS.
@@ -81,13 +83,13 @@ def open_channel(
         address: host:port, or a name that gRPC can resolve.
         grpc_module: `grpc`, or `grpc.aio`.
         tls: TLS settings; None for plain text.
-        told: Additional channel arguments.
+        arguments: Additional channel arguments.
     """
     if tls is None:
-        return grpc_module.insecure_channel(address, options=told)
+        return grpc_module.insecure_channel(address, options=arguments)
     if tls.server_name:
-        told += (("grpc.ssl_target_name_override", tls.server_name),)
-    return grpc_module.secure_channel(address, _credentials(tls), options=told)
+        arguments += (("grpc.ssl_target_name_override", tls.server_name),)
+    return grpc_module.secure_channel(address, _credentials(tls), options=arguments)
 
 
 def _credentials(tls: Tls) -> grpc.ChannelCredentials:

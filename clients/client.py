@@ -194,7 +194,7 @@ class Client:
         self._fields = fields
         self._timeout_s = timeout_s
         self._token, self._bulk = token, bulk
-        self._channel = open_channel(url, grpc, tls=tls, told=CHANNEL_OPTIONS)
+        self._channel = open_channel(url, grpc, tls=tls, arguments=CHANNEL_OPTIONS)
         stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
         self._infer = stub.ModelInfer
 

@@ -132,7 +132,7 @@ class DecisionClient:
             outcomes = self._ask(Ask(asker, good, call=call)) if good else []
             answered = asker.put_back(checked, outcomes, call)
             if call.span is not None:
-                call.span.tell(purchases, answered)
+                call.span.report(purchases, answered)
             return answered
 
     def _ask(self, ask: Ask) -> list[Outcome]:

@@ -92,7 +92,7 @@ class CallSpan:
         if named.trace_flags.sampled:
             self.traceparent = f"00-{named.trace_id:032x}-{named.span_id:016x}-01"
 
-    def tell(
+    def report(
         self, purchases: Sequence[Mapping[str, object]], outcomes: Sequence[Outcome]
     ) -> None:
         """
@@ -100,15 +100,15 @@ class CallSpan:
         """
         if not self.traceparent:
             return
-        told = [
-            _told(purchase, outcome)
+        rows = [
+            _attributes(purchase, outcome)
             for purchase, outcome in zip(purchases, outcomes, strict=True)
         ]
-        if len(told) == 1:
-            self.span.set_attributes(told[0])
+        if len(rows) == 1:
+            self.span.set_attributes(rows[0])
         else:
-            self.span.set_attribute("tollgate.rows", len(told))
-            for row in told:
+            self.span.set_attribute("tollgate.rows", len(rows))
+            for row in rows:
                 self.span.add_event("row", row)
 
     def __enter__(self) -> CallSpan:
@@ -126,13 +126,15 @@ class CallSpan:
         self.span.end()
 
 
-def _told(purchase: Mapping[str, object], outcome: Outcome) -> dict[str, str | int]:
+def _attributes(
+    purchase: Mapping[str, object], outcome: Outcome
+) -> dict[str, str | int]:
     given = purchase.get(TRANSACTION_ID, "")
     text = given.decode(errors="replace") if isinstance(given, bytes) else str(given)
-    told: dict[str, str | int] = {"tollgate.transaction_id": text}
+    found: dict[str, str | int] = {"tollgate.transaction_id": text}
     if isinstance(outcome, InvalidRequest):
-        return told | {"tollgate.refused": True}
-    return told | {
+        return found | {"tollgate.refused": True}
+    return found | {
         "tollgate.decision": outcome.decision,
         "tollgate.source": outcome.source,
         "tollgate.degraded": outcome.degraded,

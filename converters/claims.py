@@ -26,7 +26,7 @@ from converters.model import F32, F64, TrainedModel
 from converters.onnx.from_sklearn import onnx_from_sklearn
 from converters.parity.runner import onnx_runner
 from converters.sample import read_sample
-from converters.sources.formats import format_of
+from converters.sources.files.formats import format_of
 from converters.sources.worker import open_model
 from tollgate.errors import InputError, TollgateError
 from tollgate.repository.models.speed import BATCHES

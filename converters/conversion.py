@@ -25,7 +25,7 @@ from converters.parity.source_comparison import oracle_of
 from converters.purpose import Purpose
 from converters.sample import Sample, read_sample
 from converters.sources.described import with_names, with_words
-from converters.sources.formats import format_of
+from converters.sources.files.formats import format_of
 from converters.sources.opening import open_source
 from tollgate.errors import ArgumentError, InputError, RepositoryError
 from tollgate.explanation.explanation_document import unexplained

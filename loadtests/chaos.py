@@ -31,11 +31,11 @@ from clients.decision import Decision
 from clients.decision_client import DecisionClient
 from clients.fallback import Band, Fallback
 from clients.options import Options as ClientOptions
-from loadtests.proxy import Proxy
 from loadtests.requests.traffic import Traffic, traffic_of
 from loadtests.results.percentiles import percentile
 from loadtests.results.surroundings import CHECKOUT, measured_with
 from loadtests.servers.process_usage import descendants
+from loadtests.servers.proxy import Proxy
 from loadtests.servers.store_filling import (
     HISTORY_DAYS,
     fill_store,

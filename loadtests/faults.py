@@ -28,11 +28,11 @@ from clients.codec import requests_of
 from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.paced.callers import send
 from loadtests.paced.calls import Results
-from loadtests.proxy import Proxy
 from loadtests.requests.open_loop import evenly
 from loadtests.requests.traffic import Traffic, traffic_of
 from loadtests.results.percentiles import percentile
 from loadtests.results.surroundings import CHECKOUT, measured_with
+from loadtests.servers.proxy import Proxy
 from loadtests.servers.store_comparison import ReferenceStore, StoreComparison
 from loadtests.servers.store_filling import (
     HISTORY_DAYS,

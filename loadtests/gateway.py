@@ -285,7 +285,9 @@ def _channel(path: GatewayPath, *more: tuple[str, object]) -> Any:
         tls = tls_from(
             authority=path.authority, certificate=path.certificate, key=path.private_key
         )
-    return open_channel(path.address, grpc.aio, tls=tls, told=(*CHANNEL_OPTIONS, *more))
+    return open_channel(
+        path.address, grpc.aio, tls=tls, arguments=(*CHANNEL_OPTIONS, *more)
+    )
 
 
 async def _ask(call: Any, body: bytes, path: GatewayPath) -> None:

@@ -213,7 +213,9 @@ class Sender:
         """Open a new connection to the gateway."""
         own = (*CHANNEL_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
         tls = tls_from(authority=self._bench.authority)
-        return open_channel(self._bench.gateway.listen, grpc.aio, tls=tls, told=own)
+        return open_channel(
+            self._bench.gateway.listen, grpc.aio, tls=tls, arguments=own
+        )
 
     async def send_good(self, infer: Any, tag: str) -> None:
         """Send a good request; count it as lost without a decision."""

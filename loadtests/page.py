@@ -279,7 +279,7 @@ def notes_of(groups: Sequence[Group]) -> list[str]:
     releases = ", ".join(dict.fromkeys(f"`{one.release}`" for one in servers))
     return [
         _OPEN_LOOP,
-        *dict.fromkeys(_told(about) for about in runs),
+        *dict.fromkeys(_describe_run(about) for about in runs),
         *dict.fromkeys(f"Store before: {about.store}." for about in runs),
         *([f"Release: {releases}."] if releases else []),
         *(f"Measured {_span(moments)}, {rest}." for rest, moments in times.items()),
@@ -287,7 +287,7 @@ def notes_of(groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def _told(about: About) -> str:
+def _describe_run(about: About) -> str:
     scenario = about.scenario
     again = f" and ask up to {scenario.retries} times again" if scenario.retries else ""
     return (

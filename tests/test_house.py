@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -472,3 +473,67 @@ def test_contract_has_the_layouts_byte_by_byte() -> None:
     context = schema.context_dtype(("customer", "terminal"))
     assert table("byte") == offsets(context, without="_id$|^error$|^earlier$")
     assert f"{context.itemsize} bytes, little-endian" in read("docs/contract.md")
+
+
+REPLACED = frozenset(
+    [
+        "anew",
+        "told",
+        "tell",
+        "tells",
+        "telling",
+        "teller",
+        "kept",
+        "beside",
+        "afterwards",
+        "begun",
+        "asked",
+        "gathered",
+        "gathering",
+        "ladder",
+        "rung",
+    ]
+)
+# Names of the public test server.
+PUBLIC = {"tollgate/testing/script.py:Asked", "tollgate/testing/server.py:asked"}
+
+
+def names_of(source: str) -> Iterator[str]:
+    """Yield the names of its classes and functions."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name
+
+
+def words_of(name: str) -> set[str]:
+    """Split a name at underscores and capitals."""
+    return {word.lower() for word in re.findall(r"[A-Z]?[a-z0-9]+|[A-Z]+", name)}
+
+
+@pytest.mark.parametrize("folder", ["tollgate", "converters", "clients", "loadtests"])
+def test_names_use_the_words_of_the_glossary(folder: str) -> None:
+    """No module, class or function has a word that the glossary replaced."""
+    found = [
+        f"{path.relative_to(HOUSE)}:{name}"
+        for path in sorted((HOUSE / folder).rglob("*.py"))
+        for name in (path.stem, *names_of(path.read_text()))
+        if words_of(name) & REPLACED
+    ]
+    assert set(found) <= PUBLIC
+
+
+def test_the_glossary_lists_the_words_that_names_may_not_have() -> None:
+    """The left column of its last table."""
+    table = read("docs/glossary.md").split("## Words that we replaced")[1]
+    listed = words_of(" ".join(re.findall(r"^\| (.+?) \|", table, re.MULTILINE)))
+    assert listed >= REPLACED
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("told_lines", {"told", "lines"}), ("ReasonTeller", {"reason", "teller"})],
+)
+def test_a_replaced_word_is_found_in_a_name(name: str, words: set[str]) -> None:
+    """Between underscores and before capitals."""
+    assert words_of(name) == words
+    assert words_of(name) & REPLACED

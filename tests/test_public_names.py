@@ -10,6 +10,7 @@ of this checkout.
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import sys
@@ -135,6 +136,26 @@ def environment_variables() -> list[str]:
     return sorted(found | fields)
 
 
+def script_imports() -> dict[str, list[str]]:
+    """
+    List our modules, and their names, that scripts of products import.
+
+    Today's templates write some; the others are in scripts that users have already.
+    """
+    found: dict[str, set[str]] = {
+        module: set(names)
+        for module, names in json.loads(LIST.read_text())["imports of scripts"].items()
+    }
+    for path in (CHECKOUT / "tollgate" / "product" / "templates").glob("*.py.j2"):
+        for module, names in re.findall(
+            r"^from ((?:tollgate|converters|clients)[\w.]*) import (\w[\w, ]*)$",
+            path.read_text(),
+            re.MULTILINE,
+        ):
+            found.setdefault(module, set()).update(re.split(", *", names))
+    return {module: sorted(names) for module, names in sorted(found.items())}
+
+
 def public_names() -> dict[str, Any]:
     upper = {name: value for name, value in vars(schema).items() if name.isupper()}
     return {
@@ -146,6 +167,7 @@ def public_names() -> dict[str, Any]:
             "tollgate.steps": sorted(tollgate.steps.__all__),
             "tollgate.testing": sorted(tollgate.testing.__all__),
         },
+        "imports of scripts": script_imports(),
         "keys of files": {name: keys_of(kind) for name, kind in FILES.items()},
         "layouts": {name: layout_of(dtype) for name, dtype in LAYOUTS.items()},
         "layout versions": {
@@ -174,6 +196,15 @@ def test_names_that_users_hold_do_not_change() -> None:
     assert now.keys() == listed.keys()
     for kind, names in now.items():
         assert names == listed[kind], kind
+
+
+def test_scripts_that_users_have_find_what_they_import() -> None:
+    """A training script of an earlier version still runs."""
+    imports = json.loads(LIST.read_text())["imports of scripts"]
+    assert {"converters.baseline", "tollgate.server.publishing"} < imports.keys()
+    for module, names in imports.items():
+        found = importlib.import_module(module)
+        assert [name for name in names if not hasattr(found, name)] == [], module
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 Render, lint and validate the Helm chart: `make chart`.
 
 Helm's own engine renders each helm/tollgate/ci/*-values.yaml; every object is held
-against the schemas of the oldest and the newest Kubernetes, and against what is kept in
+against the schemas of the oldest and the newest Kubernetes, and against the files of
 tests/helm/golden. `--write` renews those files and the table of values in
 helm/README.md.
 """
@@ -91,8 +91,8 @@ def rendered(
 def lint(values: Mapping[str, Any]) -> list[str]:
     """Say what `helm lint --strict` finds above information."""
     found = helm_python.lint(CHART, dict(values), strict=True, kube_version="v1.37.0")
-    told = [one["error"] for one in found["messages"] if one["severity"] > 1]
-    return [*told, *found["errors"]]
+    lines = [one["error"] for one in found["messages"] if one["severity"] > 1]
+    return [*lines, *found["errors"]]
 
 
 def problems(one: Mapping[str, Any]) -> tuple[str, ...]:
@@ -122,21 +122,21 @@ def _found_in(one: dict[str, Any]) -> Iterator[str]:
 
 def golden_text(name: str, objects: Objects, base: Objects) -> str:
     """
-    Write what is kept of a rendering: of the base everything, of others what differs.
+    Write a rendering's golden file: all of the base, of others the differences.
 
     In place of a file of helm/tollgate/files stands its name.
     """
-    told = [f"# helm/tollgate/ci/{name}-values.yaml; `make chart` compares.\n"]
+    lines = [f"# helm/tollgate/ci/{name}-values.yaml; `make chart` compares.\n"]
     for key in sorted(objects.keys() | base.keys()):
         ours, theirs = _lines(objects.get(key)), _lines(base.get(key))
         if name == BASE or not theirs:
-            told += [f"\n=== {key}\n", *ours]
+            lines += [f"\n=== {key}\n", *ours]
         elif not ours:
-            told.append(f"\n=== {key}: not here\n")
+            lines.append(f"\n=== {key}: not here\n")
         elif ours != theirs:
             changes = list(difflib.unified_diff(theirs, ours, n=2))
-            told += [f"\n=== {key}: other than with {BASE}\n", *changes[2:]]
-    return "".join(told)
+            lines += [f"\n=== {key}: other than with {BASE}\n", *changes[2:]]
+    return "".join(lines)
 
 
 def _lines(one: dict[str, Any] | None) -> list[str]:
@@ -183,9 +183,9 @@ def check(name: str, base: Objects) -> list[str]:
     found = [f"helm lint: {one}" for one in lint(values_of(name))]
     for key, one in objects.items():
         found += [f"{key}: {problem}" for problem in problems(one)]
-    kept = GOLDEN / f"{name}.txt"
-    if not kept.exists() or kept.read_text() != golden_text(name, objects, base):
-        found.append(f"is not as in {kept.relative_to(HOUSE)}; --write renews it")
+    golden = GOLDEN / f"{name}.txt"
+    if not golden.exists() or golden.read_text() != golden_text(name, objects, base):
+        found.append(f"is not as in {golden.relative_to(HOUSE)}; --write renews it")
     return found
 
 

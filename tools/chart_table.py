@@ -48,8 +48,8 @@ def _leaves(
             # A comment on a group goes to the row of its first member.
             first = True
             for one, default, own in _leaves(value, lines, path):
-                told = " ".join(filter(None, (comment if first else "", own)))
-                yield one, default, told
+                text = " ".join(filter(None, (comment if first else "", own)))
+                yield one, default, text
                 first = False
             continue
         default = yaml.safe_load(yaml.serialize(value))

@@ -27,7 +27,7 @@ from converters.onnx.from_lightgbm import (
 )
 from converters.parity.boundaries import made_rows
 from converters.parity.probe_rows import probes
-from converters.sources.lightgbm_file import TextModel, read_lightgbm_text
+from converters.sources.files.lightgbm_file import TextModel, read_lightgbm_text
 from converters.trees.lightgbm_trees import header, trees_from_lightgbm
 from converters.vocabulary import of_lightgbm, of_trees
 from tollgate.errors import ConversionError

@@ -20,7 +20,7 @@ from converters.onnx.graph import cast_first
 from converters.parity.boundaries import boundary_rows, made_rows
 from converters.parity.probe_rows import assemble, special_rows
 from converters.parity.runner import onnx_runner
-from converters.sources.onnx_file import check_onnx
+from converters.sources.files.onnx_file import check_onnx
 from tollgate.errors import ConversionError
 from tollgate.explanation import Explanation
 from tollgate.explanation.explanation_document import unexplained

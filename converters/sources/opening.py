@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from converters.model import TrainedModel
-from converters.sources.formats import format_of
+from converters.sources.files.formats import format_of
 from converters.sources.process import FileModel
 from converters.sources.training_environment import EnvironmentModel
 from tollgate.errors import ArgumentError

@@ -13,7 +13,7 @@ import msgspec
 
 from converters.model import F32, F64, Facts, Floats, Probes, Pruning
 from converters.sources.child_process import Child, ChildLost
-from converters.sources.formats import Format
+from converters.sources.files.formats import Format
 from converters.sources.worker import Block, Reply, Request
 from tollgate.errors import ConversionError, InputError
 from tollgate.explanation import Explanation, decode_explanation

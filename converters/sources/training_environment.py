@@ -19,7 +19,7 @@ import numpy as np
 
 from converters.model import F32, F64, Facts, Floats, Probes
 from converters.sources.child_process import Child, ChildLost
-from converters.sources.formats import Format
+from converters.sources.files.formats import Format
 from converters.sources.process import TIMEOUT_S, FileModel
 from tollgate.errors import ConversionError, InputError, SetupError
 from tollgate.explanation import Explanation

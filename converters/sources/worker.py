@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from converters.model import Facts, Probes, Pruning, TrainedModel
-from converters.sources.formats import Format
+from converters.sources.files.formats import Format
 from converters.sources.libraries import require_library
 from converters.sources.wire import receive, send, take_streams
 from tollgate.errors import ConversionError, TollgateError
@@ -104,7 +104,7 @@ def _unpickled(path: Path, *, missing: float | None) -> TrainedModel:
     import joblib
     from sklearn.exceptions import InconsistentVersionWarning
 
-    from converters.sources.pickles import checked_boosters, refuse_newer
+    from converters.sources.files.pickles import checked_boosters, refuse_newer
 
     with warnings.catch_warnings(record=True) as caught, checked_boosters():
         warnings.simplefilter("always", InconsistentVersionWarning)

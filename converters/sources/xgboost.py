@@ -34,7 +34,7 @@ from converters.onnx.from_xgboost import (
 from converters.onnx.graph import cast_first
 from converters.parity.boundaries import made_rows
 from converters.parity.probe_rows import probes
-from converters.sources.xgboost_file import (
+from converters.sources.files.xgboost_file import (
     FileModel,
     FileTree,
     encode,

@@ -20,7 +20,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from converters.onnx.from_onnx import read_onnx
-from converters.sources.formats import format_of
+from converters.sources.files.formats import format_of
 from tollgate.errors import (
     ConversionError,
     DeviceError,

@@ -13,10 +13,10 @@ import msgspec
 
 from loadtests.paced.raw import Server
 from loadtests.paced.troubles import Target
-from loadtests.proxy import Proxy
 from loadtests.requests.traffic import Traffic, traffic_of
 from loadtests.results.measure import use_now, work_of, work_since
 from loadtests.results.surroundings import measured_on, measured_with
+from loadtests.servers.proxy import Proxy
 from loadtests.servers.store_filling import (
     HISTORY_DAYS,
     compact_store,

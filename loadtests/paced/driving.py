@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.layers import Queues, queues_of, split
+from loadtests.latency_budget.layers import Queues, queues_of, split
 from loadtests.paced.bench import STATE_FOLDER, Bench, counting
 from loadtests.paced.callers import send_in_python
 from loadtests.paced.calls import Load, Results

@@ -13,7 +13,7 @@ import msgspec
 
 from loadtests.paced.raw import Mark
 from loadtests.paced.scenario import Scenario, ScenarioFault
-from loadtests.proxy import Proxy
+from loadtests.servers.proxy import Proxy
 from tollgate.errors import InputError
 
 

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from loadtests.latency_budget.busy_share import StepOverlap, at_once
 from loadtests.paced.raw import STEPS, Raw
 from loadtests.pages.measures import (
     Calls,
@@ -19,7 +20,6 @@ from loadtests.pages.measures import (
 )
 from loadtests.pages.parts import Part, parts_of
 from loadtests.results.percentiles import Latency, latency_of, percentile
-from loadtests.servers.busy_share import StepOverlap, at_once
 from tollgate.errors import InputError
 from tollgate.schema import Degraded
 

@@ -28,7 +28,7 @@ from onnx import helper, numpy_helper
 
 from converters.parity.proof import prove
 from converters.parity.runner import onnx_runner
-from converters.sources.formats import format_of
+from converters.sources.files.formats import format_of
 from converters.sources.opening import open_source
 from converters.sources.worker import open_model
 from tests.support.converters.file_arithmetic import (

@@ -10,15 +10,15 @@ import sklearn
 from lightgbm import LGBMClassifier
 from sklearn.linear_model import LogisticRegression
 
-from converters.sources.format_fields import (
+from converters.sources.files.format_fields import (
     LIGHTGBM,
     ONNX,
     PICKLE,
     XGBOOST,
     field_table,
 )
-from converters.sources.lightgbm_file import read_lightgbm_text
-from converters.sources.onnx_file import check_onnx
+from converters.sources.files.lightgbm_file import read_lightgbm_text
+from converters.sources.files.onnx_file import check_onnx
 from converters.sources.opening import open_source
 from converters.survey import EXPECTED
 from tests.converters.format_fuzz import base_files, fuzz, judged_rows, outcome, said

@@ -21,7 +21,7 @@ from xgboost import XGBClassifier
 from converters.artifact import read_artifact
 from converters.onnx.from_sklearn import onnx_from_sklearn
 from converters.parity.proof import prove
-from converters.sources.formats import format_of
+from converters.sources.files.formats import format_of
 from converters.sources.opening import open_source
 from tollgate.errors import TollgateError
 from tollgate.explanation import read_explanation

@@ -10,8 +10,8 @@ import pytest
 from msgspec import structs
 
 from loadtests.chaos import INJECTIONS, ChaosBench, Options, run_all
-from loadtests.proxy import Proxy
 from loadtests.results.surroundings import CHECKOUT
+from loadtests.servers.proxy import Proxy
 from tollgate.server.processes.environment import free_port
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.server.triton.probe import probe

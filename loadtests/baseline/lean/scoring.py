@@ -47,7 +47,7 @@ from tollgate.validation import check_rows
 _PRODUCT = "fraud"
 
 
-class Asked(msgspec.Struct, frozen=True, eq=False):
+class ScoringBatch(msgspec.Struct, frozen=True, eq=False):
     """
     A request before the call of the store.
 
@@ -110,7 +110,7 @@ class Scorer:
 
     def ask(
         self, ids: Ids, *, amount: Sequence[float], time_us: Sequence[int]
-    ) -> Asked:
+    ) -> ScoringBatch:
         """
         Check rows, and prepare the store commands for them.
 
@@ -132,7 +132,7 @@ class Scorer:
             cents=checked.cents,
         )
         packed = self._online.pack(purchases)
-        return Asked(
+        return ScoringBatch(
             packed=packed,
             ids=ids,
             context=context_of(
@@ -148,7 +148,7 @@ class Scorer:
             ],
         )
 
-    def features(self, asked: Asked, replies: Sequence[Any]) -> Array:
+    def features(self, prepared: ScoringBatch, replies: Sequence[Any]) -> Array:
         """
         Compute features from the store's replies; note the other replies in the
         context.
@@ -159,14 +159,14 @@ class Scorer:
         Raises:
             BadRows: A row has the id of another purchase.
         """
-        context = asked.context
-        vectors = self._online.read(asked.packed, (replies[0][:-1], replies[0][-1]))
-        (looked,) = self._lookups.read([asked.packed.purchases], replies[1:])
+        context = prepared.context
+        vectors = self._online.read(prepared.packed, (replies[0][:-1], replies[0][-1]))
+        (looked,) = self._lookups.read([prepared.packed.purchases], replies[1:])
         context["degraded"] = vectors.degraded | looked.degraded
         context["applied"] = vectors.applied
         context["list_hits"] = looked.list_hits
         if any(looked.earlier):
-            note_earlier(context, looked.earlier, ids=asked.ids)
+            note_earlier(context, looked.earlier, ids=prepared.ids)
         worked_us = time.monotonic_ns() // 1000 - int(context["arrival_us"][0])
         context["features_us"] = worked_us
         return vectors.features.astype(np.float32)
@@ -175,9 +175,11 @@ class Scorer:
         """Run the model; return float32 [N, 2]."""
         return self._session.run([PROBABILITIES], {FEATURES: features})[0]
 
-    def decide(self, asked: Asked, features: Array, *, probabilities: Array) -> Answers:
+    def decide(
+        self, prepared: ScoringBatch, features: Array, *, probabilities: Array
+    ) -> Answers:
         """Apply the policy, and pass the decisions to the journal."""
-        context = asked.context
+        context = prepared.context
         began_us = time.monotonic_ns() // 1000
         facts = RowFacts(
             probabilities=probabilities,

@@ -54,7 +54,7 @@ class Work:
             RedisError: The store has no answer.
         """
         start_ns = perf_counter_ns()
-        asked = self._scorer.ask(
+        prepared = self._scorer.ask(
             {
                 TRANSACTION_ID: [one.transaction_id.encode() for one in purchases],
                 "customer_id": [one.customer_id.encode() for one in purchases],
@@ -63,12 +63,12 @@ class Work:
             amount=[one.amount for one in purchases],
             time_us=[one.event_time for one in purchases],
         )
-        replies = await self._link.ask(asked.commands)
+        replies = await self._link.ask(prepared.commands)
         stored = perf_counter_ns()
-        features = self._scorer.features(asked, replies)
+        features = self._scorer.features(prepared, replies)
         made = perf_counter_ns()
         probabilities = self._scorer.probabilities(features)
         scored = perf_counter_ns()
-        answers = self._scorer.decide(asked, features, probabilities=probabilities)
+        answers = self._scorer.decide(prepared, features, probabilities=probabilities)
         self._clock.add(start_ns, stored, made, scored, perf_counter_ns())
         return answers

@@ -324,7 +324,7 @@ def adopt(
     Check an existing ONNX classifier and bring it into the form that Triton serves.
     """
     from converters.conversion import Conversion
-    from converters.sources.formats import format_of
+    from converters.sources.files.formats import format_of
 
     if format_of(source) != "onnx":
         raise InputError(source, "is no ONNX file; tollgate convert reads the others")

@@ -169,7 +169,7 @@ def _reason(
         if unusable := known.sample.unusable(directory):
             return "--sample", unusable
     if options.source is None and known is not None and not options.trust_pickle:
-        from converters.sources.formats import format_of
+        from converters.sources.files.formats import format_of
 
         path = known.source.below(directory)
         if format_of(path) == "pickle":

@@ -14,7 +14,7 @@ from tollgate.cli.options import Json
 from tollgate.errors import SetupError
 
 if TYPE_CHECKING:
-    from loadtests.layers import Judged
+    from loadtests.latency_budget.layers import Judged
 
 
 def budget(
@@ -75,8 +75,8 @@ def budget(
     Exit status 1: the 99th percentile of a layer (`request`: its mean) exceeds its
     budget, or too few responses arrive in time.
     """
-    from loadtests.budget import Load, measure
-    from loadtests.layers import judge
+    from loadtests.latency_budget.layers import judge
+    from loadtests.latency_budget.measured_budget import Load, measure
     from tollgate.cli import pipeline
     from tollgate.cli.operations.budget_report import print_layers, print_steps, to_json
     from tollgate.features.spec.request_inputs import all_fields, wire_inputs

@@ -10,8 +10,8 @@ from rich.table import Table
 from tollgate.cli import console
 
 if TYPE_CHECKING:
-    from loadtests.budget import Measured
-    from loadtests.layers import Judged
+    from loadtests.latency_budget.layers import Judged
+    from loadtests.latency_budget.measured_budget import Measured
     from loadtests.requests.open_loop import F64
     from tollgate.cli.operations.slo_limits import Promise
 

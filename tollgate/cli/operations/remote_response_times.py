@@ -15,7 +15,7 @@ from tollgate.repository.slo import read_slo
 from tollgate.settings import Settings
 
 if TYPE_CHECKING:
-    from loadtests.budget import Load
+    from loadtests.latency_budget.measured_budget import Load
 
 
 def judge_answers(
@@ -33,7 +33,7 @@ def judge_answers(
     Raises:
         ServerError: No server responds at the address.
     """
-    from loadtests.budget import measure_answers
+    from loadtests.latency_budget.measured_budget import measure_answers
 
     with open_for_reading(chosen) as models:
         slo = read_slo(models, product=chosen.product)

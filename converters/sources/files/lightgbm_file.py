@@ -17,8 +17,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from converters.sources.format_fields import LIGHTGBM, unknown_field
-from converters.sources.xgboost_file import BadField
+from converters.sources.files.format_fields import LIGHTGBM, unknown_field
+from converters.sources.files.xgboost_file import BadField
 from tollgate.errors import ConversionError
 
 # Check one tree of a LightGBM text, and evaluate it.

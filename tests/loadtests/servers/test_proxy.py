@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import redis
 
-from loadtests.proxy import Proxy
+from loadtests.servers.proxy import Proxy
 from tollgate.errors import StoreLost, StoreTimeout
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.server.processes.redis_server import EmbeddedRedis

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadtests.layers import MEASURED, Queues, Split, judge, split
+from loadtests.latency_budget.layers import MEASURED, Queues, Split, judge, split
 from loadtests.paced.calls import ANSWERED, CALL, NO_ANSWER, Results
 from loadtests.servers.step_batches import Batches
 from tollgate.errors import ServerError

@@ -17,8 +17,8 @@ from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from onnx import helper
 
-from converters.sources.format_fields import ONNX
-from converters.sources.xgboost_file import BadField
+from converters.sources.files.format_fields import ONNX
+from converters.sources.files.xgboost_file import BadField
 from tollgate.errors import ConversionError
 from tollgate.repository.models.targets import ML_DOMAIN
 

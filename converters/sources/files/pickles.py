@@ -68,8 +68,8 @@ def _xgboost_state(original: Any) -> Any:
     """Return a `__setstate__` that reads the model inside the pickled bytes."""
 
     def set_state(self: Any, state: dict[str, Any]) -> None:
+        from converters.sources.files.xgboost_file import decode, encode
         from converters.sources.xgboost import checked_booster
-        from converters.sources.xgboost_file import decode, encode
 
         if state.get("handle") is None:
             original(self, state)
@@ -90,7 +90,7 @@ def _lightgbm_state(original: Any) -> Any:
     """Return a `__setstate__` that reads the model's text first."""
 
     def set_state(self: Any, state: dict[str, Any]) -> None:
-        from converters.sources.lightgbm_file import checked_text
+        from converters.sources.files.lightgbm_file import checked_text
 
         text = state.get("_handle", state.get("handle"))
         if isinstance(text, str):

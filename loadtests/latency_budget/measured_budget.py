@@ -13,13 +13,13 @@ import numpy as np
 
 from clients.codec import requests_of
 from clients.columns import check_columns
-from loadtests.layers import Split, queues_of, split
+from loadtests.latency_budget.busy_share import StepOverlap, at_once
+from loadtests.latency_budget.layers import Split, queues_of, split
 from loadtests.paced.callers import send_at_times
 from loadtests.paced.calls import Results
 from loadtests.requests.open_loop import F64, poisson
 from loadtests.requests.senders import sender
 from loadtests.requests.synthetic import synthetic_purchases
-from loadtests.servers.busy_share import StepOverlap, at_once
 from loadtests.servers.step_batches import Batches, record_batches
 from loadtests.servers.step_counts import Counts, counts_of
 from tollgate.errors import InputError, ServerError

@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from converters.sources.format_fields import XGBOOST, unknown_field
-from converters.sources.ubjson import decode_ubjson
+from converters.sources.files.format_fields import XGBOOST, unknown_field
+from converters.sources.files.ubjson import decode_ubjson
 from tollgate.errors import ConversionError
 
 # Read one field of a decoded model file; an error names the field's path.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadtests.servers.busy_share import at_once
+from loadtests.latency_budget.busy_share import at_once
 
 
 def spans(*pairs: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,7 @@
 """
 A proxy in front of a server that makes its network worse on demand.
 
-    python -m loadtests.proxy LISTEN SERVER
+    python -m loadtests.servers.proxy LISTEN SERVER
 
 Both are a path, which is a unix socket, or host:port.
 
@@ -54,13 +54,19 @@ class Proxy:
         if isinstance(listen, Path):
             listen = self._stack.enter_context(short_socket_path(listen))
             self.url = f"unix://{listen}"
-        command = [sys.executable, "-m", "loadtests.proxy", listen, self._server]
+        command = [
+            sys.executable,
+            "-m",
+            "loadtests.servers.proxy",
+            listen,
+            self._server,
+        ]
         self._child = subprocess.Popen(
             list(map(str, command)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            cwd=Path(__file__).resolve().parent.parent,
+            cwd=Path(__file__).resolve().parents[2],
         )
         try:
             self.order("pass")

@@ -1,0 +1,1 @@
+"""Measure where the time of a request goes."""
