@@ -30,7 +30,12 @@ from converters.onnx.graph import (
 from converters.onnx.sklearn_operators import CONVERTERS, SHAPES
 from converters.onnx.sklearn_tree_repair import repair
 from converters.onnx.two_classes import write_first_class
-from converters.trees.sklearn_trees import children, forget_rows, round_histograms
+from converters.trees.sklearn_trees import (
+    cap_thresholds,
+    children,
+    forget_rows,
+    round_histograms,
+)
 from tollgate.errors import ConversionError
 from tollgate.repository.models.targets import ML_DOMAIN
 from tollgate.schema import FEATURES, PROBABILITIES
@@ -57,6 +62,8 @@ def onnx_from_sklearn(estimator: Any, *, wide: bool = False) -> bytes:
     exact = by_position(estimator) if wide else None
     round_histograms(numbered)
     forget_rows(numbered)
+    if wide:
+        cap_thresholds(numbered)
     converted = _converted(numbered, wide=wide)
     repair(converted, numbered, exact=exact)
     write_first_class(converted)

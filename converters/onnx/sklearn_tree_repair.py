@@ -32,7 +32,7 @@ def repair(
     Args:
         model: Graph of the estimator.
         estimator: Estimator with thresholds as they were converted.
-        exact: The same estimator with its own float64 thresholds, if the features are
+        exact: The same estimator with its own thresholds, if the features are
             float64; None if they are float32.
     """
     _let_margins_be_margins(model)
@@ -59,7 +59,9 @@ def repair(
         own = wide.pop(place).trees if wide else None
         size = np.cumsum([0] + [len(one.left) for one in trees])[tree] + at
         split = np.concatenate([one.is_split for one in trees])[size]
-        value = round_down(np.concatenate([one.threshold for one in trees])[size])
+        value = round_down(
+            np.concatenate([one.threshold for one in own or trees])[size]
+        )
         missing_left = np.concatenate([one.missing_left for one in trees])[size] & split
         changed = {
             "nodes_values": np.where(split, value, np.float32(0)).tolist(),

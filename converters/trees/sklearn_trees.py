@@ -116,6 +116,26 @@ def round_histograms(estimator: object) -> None:
             round_histograms(child)
 
 
+def cap_thresholds(estimator: object) -> None:
+    """
+    Make the infinite thresholds of decision trees and forests finite, in place.
+
+    A tree that was trained with missing values has an infinite threshold where a split
+    only separates them. skl2onnx searches for the next number for ever.
+    """
+    if isinstance(estimator, BaseDecisionTree):
+        if _is_fitted(estimator):
+            thresholds = estimator.tree_.threshold
+            most = float(np.finfo(np.float32).max) / 2
+            np.clip(thresholds, -most, most, out=thresholds)
+    elif isinstance(estimator, BaseForest):
+        for tree in estimator.estimators_ if _is_fitted(estimator) else ():
+            cap_thresholds(tree)
+    else:
+        for child in children(estimator):
+            cap_thresholds(child)
+
+
 def forget_rows(estimator: object) -> None:
     """
     Remove the record of each tree's training rows from forests, in place.

@@ -18,6 +18,7 @@ from sklearn.preprocessing import (
     RobustScaler,
     StandardScaler,
 )
+from sklearn.tree import DecisionTreeClassifier
 
 from converters.model import TrainedModel
 from converters.parity.proof import prove
@@ -118,3 +119,25 @@ def test_what_has_no_operators_in_float64_is_rounded_first() -> None:
     assert found.wide
     wanted = estimator.predict_proba(samples)
     assert np.abs(found.batched(samples, size=32) - wanted).max() <= 1e-5
+
+
+@pytest.mark.parametrize("kind", [DecisionTreeClassifier, RandomForestClassifier])
+def test_a_split_that_only_separates_missing_values_is_converted(kind: Any) -> None:
+    """Its threshold is infinite; rows go as in scikit-learn, infinities too."""
+    random = np.random.default_rng(0)
+    rows = random.normal(size=(400, 4))
+    label = rows[:, 0] + rows[:, 1] > 0
+    rows[random.random(rows.shape) < 0.3] = np.nan
+    rows[:, 3] = np.where(label, np.nan, 1.0)
+    estimator = kind(random_state=0).fit(rows, label)
+    trees = getattr(estimator, "estimators_", [estimator])
+    assert any(np.isinf(one.tree_.threshold).any() for one in trees)
+    found = onnx_runner(model_of(estimator).convert(wide=True))
+    np.testing.assert_allclose(
+        found(rows), estimator.predict_proba(rows), rtol=0, atol=1e-6
+    )
+    # scikit-learn refuses infinite features; the graph compares them with infinity.
+    rows[:, 3] = np.inf
+    usual = rows.copy()
+    usual[:, 3] = 1e30
+    np.testing.assert_array_equal(found(rows), found(usual))
