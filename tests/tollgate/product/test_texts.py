@@ -66,7 +66,7 @@ def written(folder: Path, *, windows: bool) -> Written:
         "paid": (np.abs(value) * 10).round(2),
         "kind": ["it's" if at % 3 else "other" for at in range(ROWS)],
     }
-    table = folder / "odd 'name\".parquet"
+    table = folder / "odd 'name\"\nhop: 1.parquet"
     pl.DataFrame(columns, strict=False).write_parquet(table)
     roles = {"entities": ("who",), "time": "when", "amount": "paid"} if windows else {}
     drop = () if windows else ("who", "when")
