@@ -175,7 +175,7 @@ def injecting(folder: Path, rounds: Path) -> dict[str, str]:
 def _code(rounds: Path) -> str:
     return (
         f"sys.path.append({str(CHECKOUT)!r}); "
-        f"from loadtests import injection; injection.install({str(rounds)!r})"
+        f"from loadtests.servers import injection; injection.install({str(rounds)!r})"
     )
 
 

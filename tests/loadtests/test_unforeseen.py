@@ -34,7 +34,7 @@ WELL = Figures(
 
 PROCESS = """
 import sys, threading, time
-from loadtests import injection
+from loadtests.servers import injection
 from tollgate.worker import Worker, tallies
 injection.install(sys.argv[1])
 steps, done = [], threading.Event()

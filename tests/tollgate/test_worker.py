@@ -258,4 +258,4 @@ def test_every_background_loop_is_a_worker() -> None:
         if re.search(r"\bThread\(|\bTimer\(|serve_forever", path.read_text())
     }
     # An import at a low priority, and the wait for a child process: each runs once.
-    assert found == {"worker.py", "imports.py", "server/child.py"}
+    assert found == {"worker.py", "imports.py", "server/processes/child.py"}

@@ -121,7 +121,7 @@ def test_a_full_folder_takes_no_more(tmp_path: Path, spec_path: Path) -> None:
 WRITER = """
 import sys, time
 from pathlib import Path
-from tests.tollgate.repair.test_spool import made
+from tests.tollgate.repair.test_event_spool import made
 from tollgate.repair.event_spool import PurchaseSpool
 spool = PurchaseSpool(Path(sys.argv[1]), Path(sys.argv[2]))
 for number in range(100_000):

@@ -252,7 +252,7 @@ def test_a_killed_parent_leaves_nothing(
     script = (
         "import sys, time\n"
         "from pathlib import Path\n"
-        "from tollgate.server import control\n"
+        "from tollgate.server.triton import control\n"
         "from tollgate.server.triton.launcher import TritonServer\n"
         "from tollgate.server.processes.redis_server import EmbeddedRedis\n"
         "state = Path(sys.argv[2])\n"
