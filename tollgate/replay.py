@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.features.windows.capacity import NEVER_US, dropped_us
-from tollgate.features.windows.entity_ids import order_keys, tie_hashes
+from tollgate.features.windows.entity_entries import order_keys, tie_hashes
 from tollgate.history import History
 from tollgate.store.online_features import OnlineFeatures, Vectors
 from tollgate.store.store_events import Labels, Purchases

@@ -21,8 +21,7 @@ from tollgate.features.spec.spec_definition import (
     Window,
 )
 from tollgate.features.windows.entity_entries import MISSING
-from tollgate.features.windows.window_sums import Sums, over_windows
-from tollgate.features.windows.window_values import demands_of
+from tollgate.features.windows.window_values import Sums, demands_of, over_windows
 from tollgate.schema import AMOUNT, EVENT_TIME, floats_at, plain_numbers
 
 # Compute features from two other features: ratio, difference, rate of change.

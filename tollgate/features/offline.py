@@ -14,15 +14,16 @@ from tollgate.features import assemble
 from tollgate.features.feature_tables import TableColumns, TableRows, columns_of, join
 from tollgate.features.spec.feature_spec import Entity, FeatureSpec
 from tollgate.features.spec.spec_definition import Hook
-from tollgate.features.windows import entity_ids as ids
 from tollgate.features.windows.capacity import require_within_cap
-from tollgate.features.windows.entity_entries import Entries
-from tollgate.features.windows.positions import Rows, find_places
-from tollgate.features.windows.window_sums import Sums, window_sums
+from tollgate.features.windows.entity_entries import Entries, order_keys, tie_hashes
 from tollgate.features.windows.window_values import (
     Demand,
+    Rows,
+    Sums,
     compute_demands,
     entity_demands,
+    find_places,
+    window_sums,
 )
 
 if TYPE_CHECKING:
@@ -67,8 +68,8 @@ def build(
         HookError: The hook failed, or depends on more than a purchase's own columns.
     """
     table_numbers = join_tables(spec, history, tables)
-    order = ids.order_keys(history.transaction_id)
-    ties = ids.tie_hashes(history.transaction_id)
+    order = order_keys(history.transaction_id)
+    ties = tie_hashes(history.transaction_id)
     codes = [history.entity_codes(entity.key) for entity in spec.entities]
     total = sum(int(code.max(initial=-1)) + 1 for code in codes)
     done = 0

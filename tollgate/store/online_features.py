@@ -26,9 +26,15 @@ from tollgate.features.windows.entity_entries import (
     order_of,
     unpack_values,
 )
-from tollgate.features.windows.positions import Places, Rows, find_places
-from tollgate.features.windows.window_sums import Sums, window_sums
-from tollgate.features.windows.window_values import compute_demands, entity_demands
+from tollgate.features.windows.window_values import (
+    Places,
+    Rows,
+    Sums,
+    compute_demands,
+    entity_demands,
+    find_places,
+    window_sums,
+)
 from tollgate.schema import MAX_BATCH_ROWS, Applied, Degraded
 from tollgate.store.fallback.last_known import LastKnown
 from tollgate.store.redis.redis_store import NO_ANSWER, Answer, Mode, RedisStore

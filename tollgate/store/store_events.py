@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from tollgate.features.fields import Fields, field_values, hash_words
 from tollgate.features.spec.feature_spec import FeatureSpec
-from tollgate.features.windows import entity_ids
 from tollgate.features.windows.entity_entries import (
     COLUMN_BYTES,
     ENTRY,
@@ -19,6 +18,8 @@ from tollgate.features.windows.entity_entries import (
     MISSING,
     PURCHASE,
     REVISION_SHIFT,
+    hash_ids,
+    order_keys,
 )
 
 # Build the columns that an entry holds beyond the amount: fields and entity ids.
@@ -190,8 +191,8 @@ def label_entries(labels: Labels) -> npt.NDArray[np.void]:
 def _identified(transaction_id: Sequence[bytes], time_us: I64) -> npt.NDArray[np.void]:
     entries = np.zeros(len(transaction_id), ENTRY)
     entries["time_us"] = time_us
-    entries["order_hi"], entries["order_lo"] = entity_ids.order_keys(transaction_id)
-    entries["id_hash"] = entity_ids.hash_ids(transaction_id)
+    entries["order_hi"], entries["order_lo"] = order_keys(transaction_id)
+    entries["id_hash"] = hash_ids(transaction_id)
     return entries
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from tollgate.features.assemble import assemble, defaults
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
-from tollgate.features.windows.window_sums import Sums
+from tollgate.features.windows.window_values import Sums
 
 AGGREGATES = """\
 version: 1

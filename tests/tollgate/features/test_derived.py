@@ -10,7 +10,7 @@ import pytest
 from tollgate.features.assemble import assemble, defaults
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.features.windows.entity_entries import MISSING
-from tollgate.features.windows.window_sums import Sums
+from tollgate.features.windows.window_values import Sums
 
 SPEC = """\
 version: 1

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tollgate.features.spec.feature_spec import FeatureSpec
-from tollgate.features.windows.entity_entries import ENTRY
-from tollgate.features.windows.entity_ids import hash_ids
+from tollgate.features.windows.entity_entries import ENTRY, hash_ids
 from tollgate.store.store_events import (
     Labels,
     Packer,

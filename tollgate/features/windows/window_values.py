@@ -1,19 +1,151 @@
 """
-Compute the window values that features need beyond the sums that all of them share.
+Compute the values of windows as of a moment: the arithmetic of offline and online.
+
+A window ends at a row's own event, or `delay` before it. First the positions of rows
+and windows among the entries of their entities are found; from them follow the sums
+that all features share, and what single features need beyond those. Sums are integers,
+so their order does not matter and online equals offline to the last bit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tollgate.features.spec.spec_definition import Feature, FeatureSpec
 from tollgate.features.windows.entity_entries import MISSING, Entries
-from tollgate.features.windows.positions import Places, Rows
 from tollgate.schema import AMOUNT
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+_LARGEST = np.iinfo(np.int64).max  # as a time: never
+
+# Find the positions of rows and of their windows among the entries.
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """
+    Hold the times and windows that R rows read.
+
+    Rows of one entity look equally far; delay and widths are given once for every row,
+    or once for all.
+
+    Attributes:
+        entity: Index into the entries' `starts`; int64 [R].
+        time_us: int64 [R].
+        order: The row's own position in its instant, like the entries' `order`; [R].
+        delay_us: Time from the windows' end to `time_us`; int64 [R] or [1].
+        windows_us: Their widths; int64 [W, R] or [W, 1].
+    """
+
+    entity: I64
+    time_us: I64
+    order: npt.NDArray[Any]
+    delay_us: I64
+    windows_us: I64
+
+    def part(self, rows: slice, *, first: int) -> Rows:
+        """
+        Select some of the rows; each must have its own delay and widths.
+
+        `first` is the entity at which the selected entries start.
+        """
+        return Rows(
+            entity=self.entity[rows] - first,
+            time_us=self.time_us[rows],
+            order=self.order[rows],
+            delay_us=self.delay_us[rows],
+            windows_us=self.windows_us[:, rows],
+        )
+
+
+class Places(msgspec.Struct, frozen=True):
+    """
+    Hold the positions of rows and of their windows among the entries.
+
+    Attributes:
+        entry_key: Entity and time of each entry in one integer, ascending; [E].
+        row_key: The same of each row; [R].
+        own: One past the last entry up to the row's own (time, id); [R].
+        end: One past the windows' last entry; [R].
+        begin: First entry of each window; [W, R].
+    """
+
+    entry_key: I64
+    row_key: I64
+    own: I64
+    end: I64
+    begin: I64
+
+    def part(self, rows: slice, entries: slice) -> Places:
+        """Select the positions of some rows among the entries that they read."""
+        first = entries.start
+        return Places(
+            entry_key=self.entry_key[entries],
+            row_key=self.row_key[rows],
+            own=self.own[rows] - first,
+            end=self.end[rows] - first,
+            begin=self.begin[:, rows] - first,
+        )
+
+
+def find_places(entries: Entries, rows: Rows) -> Places:
+    """Find all positions with one binary search over (entity, time)."""
+    back_us = np.zeros((3 + len(rows.windows_us), rows.windows_us.shape[1]), np.int64)
+    back_us[1] = 1
+    back_us[2:] = rows.delay_us
+    back_us[3:] += rows.windows_us
+    times = [time for time in (entries.time_us, rows.time_us) if len(time)]
+    low = min((int(time.min()) for time in times), default=0)
+    low -= int(back_us.max(initial=0))
+    span = max((int(time.max()) for time in times), default=0) - low + 2
+    if span * len(entries.starts) >= 2**63:
+        raise OverflowError("too many entities over too long a time for one call")
+    counts = entries.starts[1:] - entries.starts[:-1]
+    origin = np.arange(len(counts)) * span - low
+    entry_key = origin.repeat(counts) + entries.time_us
+    row_key = origin[rows.entity] + rows.time_us
+    found = entry_key.searchsorted(row_key - back_us, "right")
+    own = _own_ends(entries, rows, low=found[1], high=found[0])
+    end = np.where(rows.delay_us == 0, own, found[2])
+    return Places(
+        entry_key=entry_key,
+        row_key=row_key,
+        own=own,
+        end=end,
+        begin=np.minimum(found[3:], end),
+    )
+
+
+def _own_ends(entries: Entries, rows: Rows, *, low: I64, high: I64) -> I64:
+    """
+    Find, per row, the end of the events up to its own (time, id).
+
+    Args:
+        entries: All events.
+        rows: All rows.
+        low: The first event of each row's instant; overwritten.
+        high: One past the last; overwritten.
+    """
+    if (high - low == 1).all():  # mostly its own event, and no other at its instant
+        alone: I64 = low + (entries.order[low] <= rows.order)
+        return alone
+    (open_,) = (low < high).nonzero()
+    while len(open_):
+        middle = (low[open_] + high[open_]) // 2
+        upto = entries.order[middle] <= rows.order[open_]
+        low[open_[upto]] = middle[upto] + 1
+        high[open_[~upto]] = middle[~upto]
+        open_ = open_[low[open_] < high[open_]]
+    return low
+
 
 # List what features need from an entity's windows beyond counts, amounts and frauds.
 
@@ -51,10 +183,126 @@ def entity_demands(spec: FeatureSpec) -> tuple[tuple[Demand, ...], ...]:
     return tuple(tuple(sorted(demands)) for demands in found)
 
 
-# Count the distinct values of windows, exactly.
+# Compute the sums that all features share.
 
-I64 = npt.NDArray[np.int64]
-Bool = npt.NDArray[np.bool_]
+
+NO_ANSWERS: Mapping[Demand, I64] = MappingProxyType({})
+
+
+class Sums(msgspec.Struct, frozen=True):
+    """
+    Hold the sums over the windows of R rows.
+
+    Attributes:
+        count: Purchases; int64 [R, W].
+        cents: Their amounts; int64 [R, W].
+        fraud: Purchases known as fraud at the row's time; int64 [R, W].
+        upto: Purchases of any age up to the row's own, it included; int64 [R].
+        others: Other values of the windows that features need; int64 [R] each.
+    """
+
+    count: I64
+    cents: I64
+    fraud: I64
+    upto: I64
+    others: Mapping[Demand, I64] = NO_ANSWERS
+
+    def part(self, rows: slice) -> Sums:
+        """Select some of the rows."""
+        return Sums(
+            count=self.count[rows],
+            cents=self.cents[rows],
+            fraud=self.fraud[rows],
+            upto=self.upto[rows],
+            others={demand: one[rows] for demand, one in self.others.items()}
+            if self.others
+            else NO_ANSWERS,
+        )
+
+
+def window_sums(entries: Entries, rows: Rows, *, places: Places | None = None) -> Sums:
+    """
+    Sum each row's windows, as of the row's time and id.
+
+    A purchase counts in a window w when t - delay - w < time <= t - delay; without a
+    delay, at time t itself only ids up to the row's own count. It counts as fraud when
+    its label was known at t.
+
+    Args:
+        entries: Events of the entities the rows name.
+        rows: The rows and their windows.
+        places: Their positions, if they are already known.
+
+    Returns:
+        Sums over the rows' windows.
+    """
+    places = places or find_places(entries, rows)
+    # Running sums: a window's is the difference between its ends.
+    running = np.zeros((3, len(entries.time_us) + 1), np.int64)
+    running[0, 1:] = entries.purchase
+    running[1, 1:] = entries.cents
+    running[2, 1:] = entries.fraud
+    running.cumsum(axis=1, out=running)
+    upto_end = running.take(places.end, axis=1)
+    sums = upto_end[:, None] - running.take(places.begin, axis=1)
+    count, cents, fraud = sums.transpose(0, 2, 1)
+    first = entries.starts[rows.entity]
+    return Sums(
+        count=count,
+        cents=cents,
+        fraud=fraud - _not_yet_known(entries, rows, places).T,
+        upto=running[0, places.own] - running[0, first],
+    )
+
+
+def _not_yet_known(entries: Entries, rows: Rows, places: Places) -> I64:
+    """
+    Count the frauds of each window whose label came after the row's time; [W, R].
+
+    In the order of (entity, time, id), the rows whose window holds a fraud follow each
+    other, and so do those among them that do not know it yet. So each fraud adds one
+    where that run begins and subtracts it where the run ends.
+    """
+    hidden = np.zeros(places.begin.shape, np.int64)
+    (late,) = entries.fraud.nonzero()
+    label_time_us = entries.label_time_us[late]
+    unknown = label_time_us > rows.time_us.min(initial=_LARGEST)
+    late, label_time_us = late[unknown], label_time_us[unknown]
+    if not len(late):
+        return hidden
+    order = np.lexsort((places.own, places.row_key))
+    # A label known after the last row is the same as none; this stays within the
+    # entity.
+    wait_us = np.minimum(label_time_us, rows.time_us.max() + 1) - entries.time_us[late]
+    known = places.row_key[order].searchsorted(places.entry_key[late] + wait_us)
+    first = places.end[order].searchsorted(late, "right")
+    for window, begin in enumerate(places.begin):
+        left = begin[order].searchsorted(late, "right")
+        stop = np.maximum(first, np.minimum(known, left))
+        steps = np.bincount(first, minlength=len(order) + 1)
+        steps -= np.bincount(stop, minlength=len(order) + 1)
+        hidden[window, order] = np.cumsum(steps)[:-1]
+    return hidden
+
+
+def over_windows(aggregate: str, sums: Sums) -> F64 | I64:
+    """Compute one aggregate over all windows of an entity; [N, W]."""
+    if aggregate == "count":
+        return sums.count
+    if aggregate == "sum":
+        return sums.cents / 100.0
+    if aggregate == "flagged":
+        return sums.fraud
+    # The sums of an empty window are 0, and so are the values computed from them.
+    whole = np.maximum(sums.count, 1)
+    # One division: cents and counts are exact, so the ratio is rounded once.
+    ratio: F64 = (
+        sums.cents / (whole * 100) if aggregate == "mean" else sums.fraud / whole
+    )
+    return ratio
+
+
+# Count the distinct values of windows, exactly.
 
 
 def previous(values: I64, known: Bool, *, entity: I64) -> I64:
@@ -191,9 +439,6 @@ def latest(known: Bool, *, begin: I64, end: I64) -> I64:
     np.maximum.accumulate(newest, out=newest)
     at = newest[end]
     return np.where(at >= begin, at, -1)
-
-
-_LARGEST = np.iinfo(np.int64).max
 
 
 def compute_demands(

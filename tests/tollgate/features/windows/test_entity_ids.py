@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from tollgate.features.windows.entity_ids import hash_ids, order_keys, tie_hashes
+from tollgate.features.windows.entity_entries import hash_ids, order_keys, tie_hashes
 
 
 def sorted_by_key(ids: list[bytes]) -> list[bytes]:

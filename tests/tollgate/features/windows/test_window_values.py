@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tollgate.features.windows.entity_entries import Entries
-from tollgate.features.windows.positions import Rows
-from tollgate.features.windows.window_sums import window_sums
+from tollgate.features.windows.window_values import Rows, window_sums
 
 WINDOWS_US = (10, 30)
 
