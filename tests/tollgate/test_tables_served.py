@@ -23,11 +23,11 @@ from tollgate.schema import Degraded
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.store.fallback.circuit_breaker import BreakerRules
 from tollgate.store.fallback.fallback_chain import FallbackChain
+from tollgate.store.lookups import table_prefix
 from tollgate.store.online_features import OnlineFeatures
 from tollgate.store.redis.redis_store import RedisStore
 from tollgate.store.store_events import Purchases
 from tollgate.store.store_opening import StoreSettings, open_fallback_chain
-from tollgate.store.table_lookup import table_prefix
 
 DAY_US = 86_400_000_000
 START_US = 1_700_006_400_000_000  # a midnight

@@ -32,8 +32,8 @@ from tollgate.store.fallback.circuit_breaker import (
     BreakerRules,
     BreakerState,
     CircuitBreaker,
+    Prober,
 )
-from tollgate.store.fallback.store_probe import Prober
 from tollgate.stream.consumer import StreamConsumer
 from tollgate.supervisor.fault_log import Fault
 from tollgate.supervisor.supervisor_metrics import SupervisorMetrics

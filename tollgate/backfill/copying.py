@@ -27,8 +27,7 @@ from tollgate.features.windows.entity_entries import (
     unpack_values,
 )
 from tollgate.store.event_writer import EVENTS_PER_CALL
-from tollgate.store.redis.connection import Command
-from tollgate.store.redis.redis_store import Mode, RedisStore
+from tollgate.store.redis.redis_store import Command, Mode, RedisStore
 from tollgate.store.store_events import Call, Packer, widened
 
 I64 = npt.NDArray[np.int64]

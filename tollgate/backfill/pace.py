@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from tollgate.features.spec.feature_spec import FeatureSpec
-from tollgate.store.feed_watermarks import PURCHASES, feed_key
+from tollgate.store.lookups import PURCHASES, feed_key
 from tollgate.store.redis.redis_store import RedisStore
 
 _PAUSE = 2.0  # pause per call duration: two thirds of the time are for decisions

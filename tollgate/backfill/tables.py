@@ -17,9 +17,8 @@ from tollgate.backfill.pace import open_pace
 from tollgate.errors import StoreError
 from tollgate.features.feature_tables import Slots, TableRows, pack_slots, unpack_slots
 from tollgate.features.spec.feature_spec import FeatureSpec, Table
-from tollgate.store.redis.connection import Command
-from tollgate.store.redis.redis_store import RedisStore
-from tollgate.store.table_lookup import MAX_LISTED, pack_ids, table_prefix, unpack_ids
+from tollgate.store.lookups import MAX_LISTED, pack_ids, table_prefix, unpack_ids
+from tollgate.store.redis.redis_store import Command, RedisStore
 
 I64 = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]

@@ -7,7 +7,7 @@ from collections import deque
 import msgspec
 
 from tollgate.journal.decision_record import Records
-from tollgate.store.redis.connection import Command
+from tollgate.store.redis.redis_store import Command
 from tollgate.store.stored_decisions import (
     pack_stored_decision,
     store_command,

@@ -9,7 +9,7 @@ import msgspec
 
 from tollgate.journal.decision_record import Records, encode_chunk
 from tollgate.journal.journal_rows import Heading, Rows, to_records
-from tollgate.store.redis.connection import Command
+from tollgate.store.redis.redis_store import Command
 
 CHUNK_ROWS = 512
 _MOST_FLOATS = 128 << 10  # per chunk: 512 KB; a segment's frame holds 1 MB

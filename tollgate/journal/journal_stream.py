@@ -25,8 +25,8 @@ from tollgate.journal.stream_entries import (
     end_entry,
     stream_key,
 )
-from tollgate.store.redis.connection import Command
 from tollgate.store.redis.pipelined_connection import CommandPipeline
+from tollgate.store.redis.redis_store import Command
 
 # Estimate the size of a stream, and decide whether the stream is full.
 

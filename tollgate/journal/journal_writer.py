@@ -26,7 +26,7 @@ from tollgate.journal.journal_stream import JournalStream
 from tollgate.journal.mark import Mark, dead_marks
 from tollgate.journal.stream_entries import End
 from tollgate.journal.writer_counts import JournalCounts
-from tollgate.store.redis.connection import Command
+from tollgate.store.redis.redis_store import Command
 from tollgate.worker import Worker
 
 # Deliver chunks to the Redis stream, or to the spool if the stream takes none.

@@ -17,11 +17,11 @@ import numpy as np
 
 from tollgate.schema import Degraded
 from tollgate.steps.reason_codes import MetricBuffer, export_each_second
+from tollgate.steps.request_batch import DryShare
 from tollgate.steps.second_lookup import SecondLookup
-from tollgate.steps.sharing import DryShare
 from tollgate.steps.triton import Array
 from tollgate.store.fallback.fallback_chain import FallbackChain
-from tollgate.store.table_lookup import FOUND
+from tollgate.store.lookups import FOUND
 
 EARLIER = ("same", "conflict", "corrupt")
 OUTCOMES = ("answered", "partial", "late", "unknown", "failed", "not_made")

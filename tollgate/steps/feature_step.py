@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from tollgate.errors import InputError
 from tollgate.features.assemble import exact_features
 from tollgate.features.fields import stacked
-from tollgate.features.fingerprint import fingerprints
 from tollgate.features.hook.hook_proof import prove
 from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
 from tollgate.imports import gently, import_gently
@@ -52,8 +51,10 @@ from tollgate.steps.loops import LoopMetrics
 from tollgate.steps.refusals import Refusals, refusal_error
 from tollgate.steps.request_batch import (
     Batch,
+    DryShare,
     Group,
     dry_spans,
+    fingerprints,
     groups,
     one_request,
     read_batch,
@@ -61,12 +62,10 @@ from tollgate.steps.request_batch import (
     rows_except,
 )
 from tollgate.steps.second_lookup import PendingRequest, SecondLookup
-from tollgate.steps.sharing import DryShare
 from tollgate.steps.step_tracing import open_traces
 from tollgate.steps.triton import Array
 from tollgate.store.fallback.circuit_breaker import BreakerRules
-from tollgate.store.fallback.fallback_chain import FallbackChain
-from tollgate.store.fallback.scored_rows import Scored
+from tollgate.store.fallback.fallback_chain import FallbackChain, Scored
 from tollgate.store.id_lists import read_lists
 from tollgate.store.store_opening import StoreSettings, open_fallback_chain
 from tollgate.store.stored_decisions import verified_fingerprint

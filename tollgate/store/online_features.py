@@ -37,6 +37,7 @@ from tollgate.features.windows.window_values import (
 )
 from tollgate.schema import MAX_BATCH_ROWS, Applied, Degraded
 from tollgate.store.fallback.last_known import LastKnown
+from tollgate.store.lookups import Tables
 from tollgate.store.redis.redis_store import NO_ANSWER, Answer, Mode, RedisStore
 from tollgate.store.store_events import (
     NO_CALL,
@@ -47,7 +48,6 @@ from tollgate.store.store_events import (
     label_entries,
     purchase_entries,
 )
-from tollgate.store.table_lookup import Tables
 
 # Turn the store's replies to a batch into windows, and windows into vectors.
 

@@ -13,16 +13,13 @@ import numpy as np
 from tollgate.errors import StoreError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.store.fallback.circuit_breaker import BreakerRules, CircuitBreaker
-from tollgate.store.fallback.fallback_chain import FallbackChain
+from tollgate.store.fallback.fallback_chain import FallbackChain, Spool
 from tollgate.store.fallback.last_known import LastKnown
-from tollgate.store.fallback.scored_rows import Spool
-from tollgate.store.feed_watermarks import Feeds
 from tollgate.store.id_lists import LookupList
-from tollgate.store.lookups import Lookups
+from tollgate.store.lookups import Feeds, Lookups, Tables, preload
 from tollgate.store.redis.cluster_store import open_store
 from tollgate.store.redis.redis_store import NoStore, RedisStore
 from tollgate.store.store_events import Purchases
-from tollgate.store.table_lookup import Tables, preload
 
 log = logging.getLogger(__name__)
 

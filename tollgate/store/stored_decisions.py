@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.schema import EARLIER_BYTES, Decision
-from tollgate.store.redis.connection import Command
+from tollgate.store.redis.redis_store import Command
 
 DECIDED_VERSION = 1
 DECIDED = np.dtype(

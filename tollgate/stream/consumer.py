@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tollgate.errors import StoreError
 from tollgate.store.event_writer import EventWriter, WriteOutcome
-from tollgate.store.feed_watermarks import LABELS, PURCHASES
+from tollgate.store.lookups import LABELS, PURCHASES
 from tollgate.stream.events import LABEL, PURCHASE, EventCodec
 from tollgate.stream.marks import FeedMarks
 from tollgate.stream.metrics import StreamMetrics

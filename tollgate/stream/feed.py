@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from tollgate.errors import InputError, StoreError
-from tollgate.store.redis.error_text import describe_error
+from tollgate.store.redis.redis_store import describe_error
 from tollgate.store.redis.store_address import open_client
 from tollgate.stream.redis_streams import FIELD, partition_of, stream_name
 

@@ -19,14 +19,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import StoreError
-from tollgate.store.feed_watermarks import (
+from tollgate.store.lookups import (
     feed_key,
     pack_watermark,
     partition_key,
     unpack_watermark,
 )
-from tollgate.store.redis.error_text import describe_error
-from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.redis.redis_store import RedisStore, describe_error
 from tollgate.stream.metrics import StreamMetrics
 from tollgate.stream.source import Source
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from tollgate.store.feed_watermarks import FEEDS
+from tollgate.store.lookups import FEEDS
 
 # From an event's time to its effect in the store: live feeds are milliseconds behind, a
 # feed that catches up is hours behind.

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tollgate.errors import InputError, StoreError
-from tollgate.store.redis.error_text import describe_error
+from tollgate.store.redis.redis_store import describe_error
 from tollgate.store.redis.store_address import open_client
 from tollgate.stream.redis_group import StreamGroup
 from tollgate.stream.source import Buried, Message

@@ -9,8 +9,7 @@ from typing import Any
 import hiredis
 import redis.asyncio
 
-from tollgate.store.redis.connection import Command
-from tollgate.store.redis.redis_store import load_command
+from tollgate.store.redis.redis_store import Command, load_command
 
 TIMEOUT_S = 1.0
 

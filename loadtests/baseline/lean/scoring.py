@@ -39,8 +39,7 @@ from tollgate.server.triton.onnx_session import OnnxSession
 from tollgate.steps.step_journal import StepJournal
 from tollgate.store.lookups import Lookups
 from tollgate.store.online_features import OnlineFeatures, Packed
-from tollgate.store.redis.connection import Command
-from tollgate.store.redis.redis_store import Mode, NoStore, call_command
+from tollgate.store.redis.redis_store import Command, Mode, NoStore, call_command
 from tollgate.store.store_events import Purchases
 from tollgate.validation import check_rows
 

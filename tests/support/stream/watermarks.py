@@ -6,7 +6,7 @@ import time
 
 import redis
 
-from tollgate.store.feed_watermarks import feed_key, unpack_watermark
+from tollgate.store.lookups import feed_key, unpack_watermark
 
 SECOND_US, HOUR_US = 1_000_000, 3_600_000_000
 # Ahead of the real clock, which goes on while other tests run: what was asked for by

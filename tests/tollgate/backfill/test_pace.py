@@ -9,7 +9,7 @@ import pytest
 
 from tollgate.backfill.pace import Pace, open_pace
 from tollgate.features.spec.feature_spec import FeatureSpec
-from tollgate.store.feed_watermarks import PURCHASES, feed_key, pack_watermark
+from tollgate.store.lookups import PURCHASES, feed_key, pack_watermark
 from tollgate.store.redis.redis_store import RedisStore
 
 

@@ -14,8 +14,8 @@ from tollgate.backfill.tables import load_table
 from tollgate.errors import StoreError
 from tollgate.features.feature_tables import TableRows, unpack_slots
 from tollgate.features.spec.feature_spec import FeatureSpec, Table, load_spec
+from tollgate.store.lookups import table_prefix, unpack_ids
 from tollgate.store.redis.redis_store import RedisStore
-from tollgate.store.table_lookup import table_prefix, unpack_ids
 
 OpenStore = Callable[..., RedisStore]
 

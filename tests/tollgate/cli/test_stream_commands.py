@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from tollgate.server.processes.redis_server import EmbeddedRedis
-from tollgate.store.feed_watermarks import FEEDS, LABELS, feed_key
+from tollgate.store.lookups import FEEDS, LABELS, feed_key
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 

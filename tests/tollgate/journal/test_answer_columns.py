@@ -12,7 +12,7 @@ from tollgate.journal.answer_columns import MARGIN_US, StoreCommands
 from tollgate.journal.decision_record import Records
 from tollgate.journal.journal_rows import to_records
 from tollgate.server.processes.redis_server import EmbeddedRedis
-from tollgate.store.redis.connection import Command
+from tollgate.store.redis.redis_store import Command
 from tollgate.store.stored_decisions import stored_decision_key
 
 WINDOW_S = 600

@@ -30,7 +30,7 @@ from tollgate.journal.journal_rows import to_records
 from tollgate.journal.stream_entries import End
 from tollgate.repair.spool_segments import segments
 from tollgate.server.processes.redis_server import EmbeddedRedis
-from tollgate.store.redis.connection import Command
+from tollgate.store.redis.redis_store import Command
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from tollgate.journal.journal_stream import JournalStream
 from tollgate.journal.journal_writer import Delivery
 from tollgate.repair.spool_segments import SegmentFile, SegmentHeader, frame, segments
 from tollgate.server.processes.redis_server import EmbeddedRedis
-from tollgate.store.redis.connection import Command
+from tollgate.store.redis.redis_store import Command
 from tollgate.worker import tallies
 
 

@@ -20,9 +20,8 @@ from tollgate.schema import Applied as A
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.steps.feature_step import store_settings
 from tollgate.store.event_writer import EventWriter
-from tollgate.store.fallback.fallback_chain import FallbackChain
-from tollgate.store.fallback.scored_rows import Spool
-from tollgate.store.feed_watermarks import FEEDS, PURCHASES, feed_key
+from tollgate.store.fallback.fallback_chain import FallbackChain, Spool
+from tollgate.store.lookups import FEEDS, PURCHASES, feed_key
 from tollgate.store.redis.redis_store import RedisStore
 from tollgate.store.store_events import Labels, Packer, Purchases
 from tollgate.store.store_opening import open_fallback_chain

@@ -18,12 +18,12 @@ from tollgate.features.feature_tables import TableRows
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.schema import Applied, Degraded
 from tollgate.store.id_lists import LookupList
+from tollgate.store.lookups import table_prefix
 from tollgate.store.online_features import OnlineFeatures
 from tollgate.store.redis.redis_store import Mode, RedisStore
 from tollgate.store.store_events import Call, Packer, Purchases, purchase_entries
 from tollgate.store.store_opening import StoreSettings, open_fallback_chain
 from tollgate.store.stored_decisions import stored_decision_key
-from tollgate.store.table_lookup import table_prefix
 
 TABLES = """
 version: 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from tollgate.store.feed_watermarks import (
+from tollgate.store.lookups import (
     Feeds,
     feed_key,
     pack_watermark,

@@ -34,7 +34,7 @@ from tollgate.replay import labels_of, purchases_of, spans
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.simulate import simulate
 from tollgate.store.event_writer import EventWriter
-from tollgate.store.feed_watermarks import FEEDS
+from tollgate.store.lookups import FEEDS
 from tollgate.store.redis.redis_store import RedisStore
 from tollgate.stream.consumer import StreamConsumer
 from tollgate.stream.events import EventCodec

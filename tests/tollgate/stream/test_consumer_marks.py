@@ -19,7 +19,7 @@ from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.schema import Degraded
 from tollgate.store.event_writer import EventWriter
 from tollgate.store.fallback.fallback_chain import FallbackChain
-from tollgate.store.feed_watermarks import FEEDS, LABELS, PURCHASES
+from tollgate.store.lookups import FEEDS, LABELS, PURCHASES
 from tollgate.store.redis.redis_store import RedisStore
 from tollgate.store.store_events import Labels, Purchases
 from tollgate.store.store_opening import StoreSettings, open_fallback_chain

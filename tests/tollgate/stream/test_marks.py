@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from tests.support.stream.watermarks import HOUR_US, NOW_US, Clock, mark_of
-from tollgate.store.feed_watermarks import (
+from tollgate.store.lookups import (
     PURCHASES,
     feed_key,
     pack_watermark,

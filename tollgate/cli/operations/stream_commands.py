@@ -218,7 +218,7 @@ def _feeds(repository: Path, product: str, given: str | None) -> list[str]:
     from tollgate.repository.configs import read_config
     from tollgate.repository.releases.served_versions import read_served
     from tollgate.schema import UPDATES, UPDATES_PARAMETER
-    from tollgate.store.feed_watermarks import FEEDS, LABELS
+    from tollgate.store.lookups import FEEDS, LABELS
 
     if given is not None:
         named = [name for name in given.split(",") if name]

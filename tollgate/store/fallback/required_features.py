@@ -12,7 +12,7 @@ from tollgate.features.fields import Fields, field_values
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.features.windows.entity_entries import MISSING
 from tollgate.schema import AMOUNT, Degraded
-from tollgate.store.feed_watermarks import LABELS, PURCHASES
+from tollgate.store.lookups import LABELS, PURCHASES
 
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]

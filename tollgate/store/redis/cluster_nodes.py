@@ -14,18 +14,17 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tollgate.errors import StoreError, StoreTimeout, without_frames
-from tollgate.store.fallback.circuit_breaker import BreakerRules, CircuitBreaker
-from tollgate.store.fallback.store_probe import Prober
-from tollgate.store.redis.connection import (
+from tollgate.store.fallback.circuit_breaker import BreakerRules, CircuitBreaker, Prober
+from tollgate.store.redis.redis_store import (
     HANDSHAKE_S,
     Command,
     Connection,
     WaitCallback,
     call_duration_s,
+    describe_error,
     do_nothing,
+    load_command,
 )
-from tollgate.store.redis.error_text import describe_error
-from tollgate.store.redis.redis_store import load_command
 from tollgate.store.redis.store_address import Address
 
 # One node of a Redis Cluster, its connection and its circuit breaker.

@@ -12,9 +12,16 @@ import numpy as np
 from tollgate.errors import InputError, OutcomeUnknown, StoreError, StorePartial
 from tollgate.store.fallback.circuit_breaker import BreakerRules
 from tollgate.store.redis.cluster_nodes import Nodes
-from tollgate.store.redis.connection import Command, WaitCallback, do_nothing
-from tollgate.store.redis.error_text import describe_error
-from tollgate.store.redis.redis_store import Answer, Mode, RedisStore, eval_command
+from tollgate.store.redis.redis_store import (
+    Answer,
+    Command,
+    Mode,
+    RedisStore,
+    WaitCallback,
+    describe_error,
+    do_nothing,
+    eval_command,
+)
 from tollgate.store.redis.store_address import SOURCE, Address, read_address
 from tollgate.store.store_events import ARGUMENTS, Call
 

@@ -17,8 +17,7 @@ from typing import Any
 
 from tollgate.errors import StoreError, StoreLost, StoreTimeout
 from tollgate.store.redis.cluster_store import ClusterStore, open_store
-from tollgate.store.redis.connection import Command, Connection
-from tollgate.store.redis.error_text import describe_error
+from tollgate.store.redis.redis_store import Command, Connection, describe_error
 from tollgate.store.redis.store_address import Address, read_address
 
 # One connection to one Redis that sends commands without waiting for replies.

@@ -18,7 +18,7 @@ from tollgate.schema import Applied, Degraded
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.store.fallback.circuit_breaker import BreakerRules, BreakerState
 from tollgate.store.fallback.fallback_chain import FallbackChain
-from tollgate.store.feed_watermarks import feed_key, unpack_watermark
+from tollgate.store.lookups import feed_key, unpack_watermark
 from tollgate.store.online_features import OnlineFeatures
 from tollgate.store.redis.redis_store import RedisStore
 from tollgate.store.store_events import Purchases

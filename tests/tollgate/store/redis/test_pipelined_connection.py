@@ -14,8 +14,8 @@ import redis
 from tollgate.errors import StoreError, StoreLost, StoreTimeout
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.processes.socket_path import short_socket_path
-from tollgate.store.redis.connection import Command
 from tollgate.store.redis.pipelined_connection import CommandPipeline, open_pipeline
+from tollgate.store.redis.redis_store import Command
 
 PATIENT_S = 60.0
 

@@ -6,8 +6,7 @@ import pytest
 import redis
 
 from tollgate.errors import StoreError
-from tollgate.store.redis.error_text import describe_error
-from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.redis.redis_store import RedisStore, describe_error
 
 MARKER = "customer-4711"
 
