@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
+from tollgate.errors import RepositoryError
 from tollgate.repository.findings import Finding
 from tollgate.repository.lint.lint_rule import Rule, Severity
 from tollgate.repository.lint.view import ONNX_BACKEND, View
-from tollgate.repository.models.onnx_model import MODEL_FILE
+from tollgate.repository.models.onnx_model import MODEL_FILE, parse_onnx
 from tollgate.repository.models.targets import TARGETS, Target
 
 RULES = (
@@ -27,11 +26,6 @@ RULES = (
         "serve with a newer one.",
     ),
 )
-
-# Wire types and field numbers of onnx.proto's ModelProto and OperatorSetIdProto.
-_VARINT, _FIXED_64, _BYTES, _FIXED_32 = 0, 1, 2, 5
-_IR_VERSION, _OPSET_IMPORT = 1, 8
-_DOMAIN, _VERSION = 1, 2
 
 
 class Header(msgspec.Struct, frozen=True):
@@ -97,69 +91,18 @@ def _graph_findings(path: Path, *, target: Target, release: str) -> Iterator[Fin
 
 def read_header(path: Path) -> Header | None:
     """
-    Read format and operator sets of an ONNX file, without its graph.
+    Read format and operator sets of an ONNX file.
 
     Returns:
         The header; None if the file cannot be read, or is no ONNX model.
     """
-    ir = 0
-    opsets: dict[str, int] = {}
     try:
-        with path.open("rb") as file:
-            for number, value in _fields(file, wanted=_OPSET_IMPORT):
-                if number == _IR_VERSION and isinstance(value, int):
-                    ir = value
-                elif isinstance(value, bytes):
-                    opsets |= _operator_set(value)
-    except (OSError, ValueError):
+        model = parse_onnx(path)
+    except RepositoryError:
         return None
+    opsets = {
+        "" if one.domain == "ai.onnx" else one.domain: one.version
+        for one in model.opset_import
+    }
+    ir = model.ir_version
     return Header(ir=ir, opsets=opsets) if ir and opsets else None
-
-
-def _operator_set(content: bytes) -> dict[str, int]:
-    """Read one entry of opset_import: domain and version."""
-    domain, version = "", 0
-    for number, value in _fields(io.BytesIO(content), wanted=_DOMAIN):
-        if number == _DOMAIN and isinstance(value, bytes):
-            domain = value.decode("utf-8")
-        elif number == _VERSION and isinstance(value, int):
-            version = value
-    return {"" if domain == "ai.onnx" else domain: version}
-
-
-def _fields(file: BinaryIO, *, wanted: int) -> Iterator[tuple[int, int | bytes]]:
-    """
-    Yield the fields of a message: numbers, and the bytes of the wanted field.
-
-    Raises:
-        ValueError: It is no protobuf message.
-    """
-    while (tag := _varint(file, first=True)) is not None:
-        number, wire = tag >> 3, tag & 7
-        if wire == _VARINT:
-            yield number, _varint(file) or 0
-        elif wire == _BYTES:
-            size = _varint(file) or 0
-            if number == wanted:
-                yield number, file.read(size)
-            else:
-                file.seek(size, io.SEEK_CUR)
-        elif wire in (_FIXED_32, _FIXED_64):
-            file.seek(4 if wire == _FIXED_32 else 8, io.SEEK_CUR)
-        else:
-            raise ValueError(f"wire type {wire}")
-
-
-def _varint(file: BinaryIO, *, first: bool = False) -> int | None:
-    """Read a number; None at the end of the file, where one may be missing."""
-    value = shift = 0
-    while byte := file.read(1):
-        value |= (byte[0] & 0x7F) << shift
-        if byte[0] < 0x80:
-            return value
-        shift += 7
-        if shift > 63:
-            break
-    if first and not shift:
-        return None
-    raise ValueError("ends within a number, or is none")

@@ -9,16 +9,11 @@ that depends on the batch, so their results are only close to each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 import msgspec
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
 
-from tollgate.errors import RepositoryError
+from tollgate.repository.models.onnx_model import onnx_parts, parse_onnx
 from tollgate.repository.models.parity_record import TOLERANCE
 
 _TREES = "TreeEnsemble"
@@ -50,16 +45,6 @@ _ALONE = frozenset(
         *("Sigmoid", "Softmax", "Sqrt", "Tanh"),
     ]
 )
-
-# Field numbers of onnx.proto on every path from a model to a node's type.
-_WAYS = {
-    "Model": {7: "Graph", 25: "Function"},
-    "Function": {7: "Node"},
-    "Graph": {1: "Node"},
-    "Node": {5: "Attribute"},
-    "Attribute": {6: "Graph", 11: "Graph"},
-}
-_OPERATOR = 4  # field number of the operator type in a Node
 
 
 class Arithmetic(msgspec.Struct, frozen=True):
@@ -103,49 +88,5 @@ def arithmetic_of(model: Path) -> Arithmetic:
     Raises:
         RepositoryError: It cannot be read, or is no ONNX file.
     """
-    parsed = _message_class()()
-    try:
-        parsed.ParseFromString(model.read_bytes())
-    except OSError as exc:
-        raise RepositoryError(model, f"cannot be read: {exc.strerror}") from exc
-    except DecodeError as exc:
-        raise RepositoryError(model, "is not an ONNX model") from exc
-    return Arithmetic(tuple(sorted(set(_operators(parsed, kind="Model")))))
-
-
-def _operators(message: Any, *, kind: str) -> Iterator[str]:
-    if kind == "Node":
-        yield str(message.operator)
-    for number, inner in _WAYS[kind].items():
-        for one in getattr(message, f"field_{number}"):
-            yield from _operators(one, kind=inner)
-
-
-@cache
-def _message_class() -> Any:
-    """Declare the required part of onnx.proto; the onnx package is not needed."""
-    file = descriptor_pb2.FileDescriptorProto(
-        name="operators.proto", package="operators", syntax="proto3"
-    )
-    kinds = descriptor_pb2.FieldDescriptorProto
-    for kind, ways in _WAYS.items():
-        message = file.message_type.add(name=kind)
-        for number, inner in ways.items():
-            message.field.add(
-                name=f"field_{number}",
-                number=number,
-                label=kinds.LABEL_REPEATED,
-                type=kinds.TYPE_MESSAGE,
-                type_name=f".operators.{inner}",
-            )
-        if kind == "Node":
-            message.field.add(
-                name="operator",
-                number=_OPERATOR,
-                label=kinds.LABEL_OPTIONAL,
-                type=kinds.TYPE_STRING,
-            )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    found = pool.FindMessageTypeByName("operators.Model")
-    return message_factory.GetMessageClass(found)
+    nodes = onnx_parts(parse_onnx(model), "Node")
+    return Arithmetic(tuple(sorted({str(node.op_type) for node in nodes})))

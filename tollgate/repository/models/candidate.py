@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import stat
-from functools import cache
 from pathlib import Path
-from typing import Any
-
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
 
 from tollgate.errors import RepositoryError
 from tollgate.repository.hashes import SHORT_DIGITS, hash_file, version_files
@@ -17,42 +12,22 @@ from tollgate.repository.models.artifact_file import (
     read_artifact,
     require_same_files,
 )
-from tollgate.repository.models.onnx_model import MODEL_FILE
+from tollgate.repository.models.onnx_model import (
+    MODEL_FILE,
+    onnx_parts,
+    parse_onnx,
+)
 from tollgate.repository.repository_check import check_staged
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import list_versions
 
-# Refuse a model.onnx that stores its weights in other files.
-#
-# ONNX may name any path for them, also outside of the folder, and no checksum covers
-# those files. The check runs before onnxruntime opens anything.
-
-# Field numbers of onnx.proto on every path from a model to a tensor, and from there to
-# `external_data`. All of them are read as repeated, so nothing can hide.
-_WAYS = {
-    "Model": {7: "Graph", 25: "Function"},
-    "Function": {7: "Node"},
-    "Graph": {1: "Node", 5: "Tensor", 15: "Sparse"},
-    "Node": {5: "Attribute"},
-    "Attribute": {
-        5: "Tensor",
-        6: "Graph",
-        10: "Tensor",
-        11: "Graph",
-        22: "Sparse",
-        23: "Sparse",
-    },
-    "Sparse": {1: "Tensor", 2: "Tensor"},
-    "Tensor": {13: "Entry"},
-    "Entry": {},
-}
-_KEY, _VALUE = 1, 2  # field numbers of an Entry
-_MAX_BYTES = 2**31 - 1  # protobuf's own limit of one message
-
 
 def require_whole(model: Path) -> None:
     """
-    Check that a model is one file.
+    Check that a model is one file, before onnxruntime opens anything.
+
+    ONNX may name any path for weights, also outside of the folder, and no checksum
+    covers those files.
 
     Args:
         model: The model.onnx.
@@ -60,64 +35,14 @@ def require_whole(model: Path) -> None:
     Raises:
         RepositoryError: It cannot be read, is no ONNX file, or names other files.
     """
-    try:
-        if model.stat().st_size > _MAX_BYTES:
-            raise RepositoryError(model, "is over 2 GiB, which no ONNX file can be")
-        parsed = _message_class()()
-        parsed.ParseFromString(model.read_bytes())
-    except OSError as exc:
-        raise RepositoryError(model, f"cannot be read: {exc.strerror}") from exc
-    except DecodeError as exc:
-        problem = "is not an ONNX model, or only a part of one"
-        raise RepositoryError(model, problem) from exc
-    if place := _first_external(parsed, kind="Model"):
-        raise RepositoryError(
-            model,
-            f"keeps weights in another file ({place}), which no checksum covers; "
-            "save it as one file",
-        )
-
-
-def _first_external(message: Any, *, kind: str) -> str:
-    """Return the first file that a message refers to; empty if there is none."""
-    for number, inner in _WAYS[kind].items():
-        found = getattr(message, f"field_{number}")
-        if inner == "Entry":
-            named = {entry.field_1: entry.field_2 for entry in found}
-            if named:
-                return str(named.get(b"location", b"").decode("utf-8", "replace"))
-            continue
-        for one in found:
-            if place := _first_external(one, kind=inner):
-                return place
-    return ""
-
-
-@cache
-def _message_class() -> Any:
-    """Declare the required part of onnx.proto; the onnx package is not needed."""
-    file = descriptor_pb2.FileDescriptorProto(name="ways.proto", package="ways")
-    kinds = descriptor_pb2.FieldDescriptorProto
-    for kind, ways in _WAYS.items():
-        message = file.message_type.add(name=kind)
-        for number, inner in ways.items():
-            message.field.add(
-                name=f"field_{number}",
-                number=number,
-                label=kinds.LABEL_REPEATED,
-                type=kinds.TYPE_MESSAGE,
-                type_name=f".ways.{inner}",
+    for tensor in onnx_parts(parse_onnx(model), "Tensor"):
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        if place := entries.get(b"location", b"").decode("utf-8", "replace"):
+            raise RepositoryError(
+                model,
+                f"keeps weights in another file ({place}), which no checksum covers; "
+                "save it as one file",
             )
-        for number in (_KEY, _VALUE) if kind == "Entry" else ():
-            message.field.add(
-                name=f"field_{number}",
-                number=number,
-                label=kinds.LABEL_OPTIONAL,
-                type=kinds.TYPE_BYTES,
-            )
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("ways.Model"))
 
 
 _NEEDED = (MODEL_FILE, ARTIFACT_FILE)

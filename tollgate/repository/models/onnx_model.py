@@ -1,17 +1,53 @@
-"""Check that a model.onnx fits the configuration of the step that runs it."""
+"""Parse a model.onnx, and check that it fits the configuration of its step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf.message import DecodeError
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from tollgate.errors import RepositoryError
 from tollgate.repository.findings import Finding
 from tollgate.repository.wires import Tensor, tensors_of
 
 MODEL_FILE = "model.onnx"
+
+# The part of onnx.proto that servers read; they do not have the onnx package
+# (docs/adr/0019-onnx-without-its-package.md). By message: each field's name, number and
+# type. Messages are all declared as repeated, so a second copy of one hides nothing.
+_SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
+    "Model": {
+        "ir_version": (1, "int64"),
+        "graph": (7, "Graph"),
+        "opset_import": (8, "OperatorSet"),
+        "functions": (25, "Function"),
+    },
+    "OperatorSet": {"domain": (1, "string"), "version": (2, "int64")},
+    "Function": {"node": (7, "Node")},
+    "Graph": {
+        "node": (1, "Node"),
+        "initializer": (5, "Tensor"),
+        "sparse_initializer": (15, "SparseTensor"),
+    },
+    "Node": {"op_type": (4, "string"), "attribute": (5, "Attribute")},
+    "Attribute": {
+        "t": (5, "Tensor"),
+        "g": (6, "Graph"),
+        "tensors": (10, "Tensor"),
+        "graphs": (11, "Graph"),
+        "sparse_tensor": (22, "SparseTensor"),
+        "sparse_tensors": (23, "SparseTensor"),
+    },
+    "SparseTensor": {"values": (1, "Tensor"), "indices": (2, "Tensor")},
+    "Tensor": {"external_data": (13, "Entry")},
+    "Entry": {"key": (1, "bytes"), "value": (2, "bytes")},
+}
+_MAX_BYTES = 2**31 - 1  # protobuf's own limit of one message
 
 # onnxruntime's name of a type -> Triton's, for the types of a classifier.
 _KINDS = {
@@ -22,6 +58,65 @@ _KINDS = {
     "tensor(int64)": "TYPE_INT64",
     "tensor(string)": "TYPE_STRING",
 }
+
+
+def parse_onnx(model: Path) -> Any:
+    """
+    Parse a model.onnx: format, operator sets, operators, references to other files.
+
+    Returns:
+        A message with the fields of onnx.proto's ModelProto that servers read.
+
+    Raises:
+        RepositoryError: It cannot be read, or is no ONNX file.
+    """
+    parsed = _message_class()()
+    try:
+        if model.stat().st_size > _MAX_BYTES:
+            raise RepositoryError(model, "is over 2 GiB, which no ONNX file can be")
+        parsed.ParseFromString(model.read_bytes())
+    except OSError as exc:
+        raise RepositoryError(model, f"cannot be read: {exc.strerror}") from exc
+    except DecodeError as exc:
+        problem = "is not an ONNX model, or only a part of one"
+        raise RepositoryError(model, problem) from exc
+    return parsed
+
+
+def onnx_parts(message: Any, kind: str) -> Iterator[Any]:
+    """Yield the messages of one kind in a parsed model, at any depth."""
+    for field, values in message.ListFields():
+        if field.message_type is not None:
+            for one in values:
+                if field.message_type.name == kind:
+                    yield one
+                yield from onnx_parts(one, kind)
+
+
+@cache
+def _message_class() -> Any:
+    kinds = descriptor_pb2.FieldDescriptorProto
+    numbers = {
+        "int64": kinds.TYPE_INT64,
+        "string": kinds.TYPE_STRING,
+        "bytes": kinds.TYPE_BYTES,
+    }
+    file = descriptor_pb2.FileDescriptorProto(
+        name="part_of_onnx.proto", package="part_of_onnx", syntax="proto3"
+    )
+    for kind, fields in _SCHEMA.items():
+        message = file.message_type.add(name=kind)
+        for name, (number, type_name) in fields.items():
+            field = message.field.add(name=name, number=number)
+            if type_name in numbers:
+                field.label, field.type = kinds.LABEL_OPTIONAL, numbers[type_name]
+            else:
+                field.label, field.type = kinds.LABEL_REPEATED, kinds.TYPE_MESSAGE
+                field.type_name = f".{file.package}.{type_name}"
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    found = pool.FindMessageTypeByName(f"{file.package}.Model")
+    return message_factory.GetMessageClass(found)
 
 
 def onnx_findings(path: Path, config: ModelConfig) -> list[Finding]:
