@@ -144,5 +144,5 @@ def test_a_watch_finds_a_new_stub(
     new.kill()
     new.wait()
     assert {one.pid for one in watch.poll(os.getpid())} == {old.pid, newest.pid}
-    assert watch.poll(1) == []
+    assert watch.poll(old.pid) == []  # a process that has no children
     watch.close()
