@@ -82,12 +82,13 @@ clean: ## Remove .venv, .tollgate (data, logs, the demo's models) and caches
 
 # Made anew when a dependency or a pin changed. pip's own words go to a log: what a
 # person needs is the end of it, and only when it failed.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml clients/python/pyproject.toml constraints.txt
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || sh tools/make-venv.sh \
 	  $(VENV) $(if $(PYTHON),"$(PYTHON)",$(PYTHONS))
 	@echo "setup: installing into $(VENV); the first time takes some minutes and 1.9 GB"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint constraints.txt --editable ".[$(EXTRAS)]" \
+	  --editable ./clients/python \
 	  >$(VENV)/setup.log 2>&1 || { tail -n 5 $(VENV)/setup.log >&2; \
 	  echo "make setup: pip failed (network? disk full?); all it said is in" \
 	  "$(VENV)/setup.log" >&2; exit 2; }

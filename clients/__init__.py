@@ -1,1 +1,1 @@
-"""Request decisions from a Tollgate server."""
+"""Hold the former import path of the Python client, `clients.client`."""

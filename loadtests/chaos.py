@@ -26,11 +26,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from clients.async_client import AsyncDecisionClient
-from clients.decision import Decision
-from clients.decision_client import DecisionClient
-from clients.fallback import Band, Fallback
-from clients.options import Options as ClientOptions
 from loadtests.requests.traffic import Traffic, traffic_of
 from loadtests.results.percentiles import percentile
 from loadtests.results.surroundings import CHECKOUT, measured_with
@@ -47,6 +42,14 @@ from tollgate.schema import public_name
 from tollgate.server.processes.environment import free_port
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.serving.embedded import Embedded, serve
+from tollgate_client import (
+    AsyncDecisionClient,
+    Band,
+    Decision,
+    DecisionClient,
+    Fallback,
+)
+from tollgate_client import Options as ClientOptions
 
 PRODUCT = "fraud"
 SLOW_S = 0.1

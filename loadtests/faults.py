@@ -24,8 +24,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from clients.codec import requests_of
-from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.paced.callers import send
 from loadtests.paced.calls import Results
 from loadtests.requests.open_loop import evenly
@@ -45,6 +43,8 @@ from tollgate.schema import Degraded
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.server.triton.launcher import SPOOL_FOLDER
+from tollgate_client.codec import requests_of
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
 # So many complete answers one after the other are no accident.
 WHOLE_IN_A_ROW = 20

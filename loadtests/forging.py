@@ -27,10 +27,10 @@ import msgspec
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from clients.options import tls_from
 from tollgate.errors import InputError, TollgateError
 from tollgate.server.address import Address, find_server
 from tollgate.server.triton.control import served_name
+from tollgate_client import tls_from
 
 KINDS = ("features", "model", "decision", "trial", "made up", "changed", "replayed")
 _TIMEOUT_S = 20.0

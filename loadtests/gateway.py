@@ -25,8 +25,6 @@ import grpc
 import msgspec
 import numpy as np
 
-from clients.channel import CHANNEL_OPTIONS, open_channel
-from clients.options import Tls, bearer, tls_from
 from loadtests.paced.bench import Bench, Population, served
 from loadtests.requests.bodies import bodies_of, unframe
 from loadtests.results.percentiles import percentile
@@ -37,6 +35,9 @@ from tollgate.gateway.keys import add_key
 from tollgate.gateway.nginx import Nginx, find_nginx
 from tollgate.gateway.template import TEMPLATE, Gateway
 from tollgate.server.processes.environment import free_port
+from tollgate_client import Tls, tls_from
+from tollgate_client.channel import CHANNEL_OPTIONS, open_channel
+from tollgate_client.options import bearer
 
 DIRECT = "direct"
 _UNLIMITED = 1_000_000  # a limit that is counted but never reached

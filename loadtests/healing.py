@@ -23,8 +23,6 @@ from time import perf_counter
 import msgspec
 import numpy as np
 
-from clients.codec import requests_of
-from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.faults import WHOLE_IN_A_ROW
 from loadtests.paced.callers import send
 from loadtests.paced.calls import Results
@@ -34,6 +32,8 @@ from loadtests.results.surroundings import CHECKOUT, measured_on
 from loadtests.servers.store_filling import served_spec, simulated_history
 from loadtests.servers.supervised import Supervised, supervised
 from tollgate.errors import TollgateError
+from tollgate_client.codec import requests_of
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
 _TIMEOUT_S = 1.0
 _MOST_S = 30.0  # limit of a recovery, before it counts as never

@@ -25,9 +25,6 @@ from typing import Any
 import grpc
 import msgspec
 
-from clients.channel import CHANNEL_OPTIONS, open_channel
-from clients.codec import decisions_of
-from clients.options import bearer, tls_from
 from loadtests.requests.bodies import unframe
 from loadtests.requests.hostile_requests import (
     MODEL_INFER,
@@ -44,6 +41,10 @@ from tollgate.gateway.keys import add_key
 from tollgate.gateway.nginx import Nginx
 from tollgate.gateway.template import SUSPENSIONS_FOLDER, Gateway
 from tollgate.server.processes.environment import free_port
+from tollgate_client import tls_from
+from tollgate_client.channel import CHANNEL_OPTIONS, open_channel
+from tollgate_client.codec import decisions_of
+from tollgate_client.options import bearer
 
 _TIMEOUT_S = 10.0
 _SETTLE_S = 2.0  # time in which good requests continue after the last hostile one

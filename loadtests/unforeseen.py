@@ -30,8 +30,6 @@ import grpc
 import msgspec
 import redis
 
-from clients.channel import CHANNEL_OPTIONS
-from clients.codec import decisions_of
 from loadtests.requests.hostile_requests import MODEL_INFER, good_request
 from loadtests.results.surroundings import CHECKOUT
 from loadtests.servers.injection import ROUND_FILE, Report, reports
@@ -41,6 +39,8 @@ from tollgate.journal.decision_record import decode_chunk
 from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
 from tollgate.server.address import find_server
 from tollgate.worker import ERRORS_METRIC
+from tollgate_client.channel import CHANNEL_OPTIONS
+from tollgate_client.codec import decisions_of
 
 PRODUCT = "fraud"
 _TIMEOUT_S = 20.0

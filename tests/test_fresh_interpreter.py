@@ -16,6 +16,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.support.checkout import checkout_environment
 from tollgate.cli.pipeline import wait_for_store
 from tollgate.server.serving.embedded import Embedded, serve
 
@@ -34,6 +35,7 @@ def python(code: str, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code, *arguments],
         cwd=HOUSE,
+        env=checkout_environment(),
         capture_output=True,
         text=True,
         check=False,
@@ -49,7 +51,7 @@ IMPORT_ALL = """
 import importlib, pkgutil, sys
 
 names, allowed = sys.argv[1].split(","), set(sys.argv[2].split(","))
-allowed |= set(sys.stdlib_module_names) | {"tollgate", "clients", "converters"}
+allowed |= set(sys.stdlib_module_names) | {"tollgate", "tollgate_client", "converters"}
 
 class Only:
     @staticmethod
@@ -96,7 +98,7 @@ def libraries(*extras: str) -> str:
         ("tollgate.steps,tollgate.settings,tollgate.history,tollgate.replay", []),
         ("tollgate.store,tollgate.features,tollgate.policy,tollgate.validation", []),
         ("tollgate.explanation,tollgate.journal,tollgate.tracing", []),
-        ("clients,tollgate.testing", ["client"]),
+        ("tollgate_client,tollgate.testing", ["client"]),
         ("tollgate.repository,tollgate.server,tollgate.cli", ["server"]),
         ("tollgate.supervisor,tollgate.observability", ["server"]),
         ("converters,tollgate.simulate,tollgate.evaluation", ["convert"]),

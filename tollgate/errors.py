@@ -298,6 +298,21 @@ def install_remedy(extra: str) -> str:
     )
 
 
+def part_remedy(package: str, folder: str) -> str:
+    """
+    Describe how to install another distribution of this project.
+
+    Args:
+        package: Import package of the distribution, which is its name too.
+        folder: Its folder in a checkout.
+    """
+    wheel = f"./dist/{package}-{__version__}-py3-none-any.whl"
+    return (
+        f"install it with: pip install -e ./{folder} in the checkout, or from a wheel "
+        f"file: pip install {wheel}"
+    )
+
+
 def without_frames(error: Error) -> Error:
     """
     Drop the frames from an exception that is stored as a value.

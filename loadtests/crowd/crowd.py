@@ -14,8 +14,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from clients.client import Client
-from clients.decisions import Decisions
 from loadtests.crowd.target import Target, local_target, remote_target
 from loadtests.paced.calls import ANSWERED, CALL, NO_ANSWER, fault_bits
 from loadtests.paced.raw import About, Raw, write_raw
@@ -32,6 +30,7 @@ from loadtests.results.surroundings import measured_on
 from tollgate.errors import ClientError, DeadlineExceeded, InputError, InvalidRequest
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.schema import AMOUNT, MAX_BATCH_ROWS
+from tollgate_client import Client, Decisions
 
 # The request mix of the users: share of each product, and rows per request.
 

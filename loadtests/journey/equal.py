@@ -14,7 +14,6 @@ import numpy.typing as npt
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from clients.client import Client
 from loadtests.baseline.json_bodies import json_bodies
 from loadtests.journey.stages import BATCHED, Say, Stage, run_stages
 from loadtests.requests.traffic import Traffic, traffic_of
@@ -22,6 +21,7 @@ from loadtests.servers.store_filling import HISTORY_DAYS, served_spec, simulated
 from tollgate.errors import ServerError
 from tollgate.schema import AMOUNT, STORE_DEADLINE_PARAMETER, TRANSACTION_ID
 from tollgate.store.id_lists import list_key
+from tollgate_client import Client
 
 _TIMEOUT_S = 10.0
 

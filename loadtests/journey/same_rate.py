@@ -11,8 +11,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from clients.codec import requests_of
-from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.baseline.json_bodies import json_bodies
 from loadtests.journey.stages import Stage
 from loadtests.paced.callers import send
@@ -20,6 +18,8 @@ from loadtests.requests.open_loop import poisson
 from loadtests.requests.traffic import Traffic
 from loadtests.results.percentiles import Latency, latency_of
 from tollgate.errors import ServerError
+from tollgate_client.codec import requests_of
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
 TIMEOUT_S = 5.0
 _SETTLE_S = 0.05

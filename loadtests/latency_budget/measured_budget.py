@@ -11,8 +11,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from clients.codec import requests_of
-from clients.columns import check_columns
 from loadtests.latency_budget.busy_share import StepOverlap, at_once
 from loadtests.latency_budget.layers import Split, queues_of, split
 from loadtests.paced.callers import send_at_times
@@ -26,6 +24,8 @@ from tollgate.errors import InputError, ServerError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.repository.product_models import Product
 from tollgate.server.address import Address
+from tollgate_client.codec import requests_of
+from tollgate_client.columns import check_columns
 
 _TIMEOUT_S = 1.0
 _FEWEST = 100  # least requests for a 99th percentile

@@ -13,7 +13,6 @@ import grpc
 import msgspec
 import numpy as np
 
-from clients.channel import CHANNEL_OPTIONS, IN_TURN, SERVICES
 from loadtests.paced.calls import (
     METHOD,
     Ended,
@@ -26,6 +25,7 @@ from loadtests.paced.calls import (
 from loadtests.requests.bodies import unframe
 from loadtests.requests.open_loop import F64
 from tollgate.errors import ServerError
+from tollgate_client.channel import CHANNEL_OPTIONS, IN_TURN, SERVICES
 
 CONNECT_S = 10.0
 _SETTLE_S = 0.05  # before the first request

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from clients.codec import requests_of
-from clients.columns import FRAUD_INPUTS, check_columns
 from tollgate.errors import InputError
+from tollgate_client.codec import requests_of
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
 _FRAME = struct.Struct(">BI")  # of gRPC: compressed or not, length of the message
 _LENGTH_BYTES = 4  # before each element of a BYTES tensor

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
-from clients.codec import texts_of
 from loadtests.requests.bodies import unframe
 from tollgate.errors import InputError
 from tollgate.schema import Degraded
+from tollgate_client.codec import texts_of
 
 _RECORD = struct.Struct("<QQiIII")  # struct record of vary.c
 _COUNTS = struct.Struct("<QQ")

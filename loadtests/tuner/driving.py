@@ -15,8 +15,6 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from clients.codec import requests_of
-from clients.columns import check_columns
 from loadtests.paced.calls import Results
 from loadtests.requests.open_loop import poisson
 from loadtests.requests.synthetic import synthetic_purchases
@@ -27,6 +25,8 @@ from tollgate.errors import ServerError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.server.address import Address
 from tollgate.server.triton import control
+from tollgate_client.codec import requests_of
+from tollgate_client.columns import check_columns
 
 _WARM_UP_S = 0.5
 _OLD_S = 5.0  # age of the newest purchase: not ahead of any clock

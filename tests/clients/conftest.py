@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from clients.decision_client import DecisionClient
 from tests.support.clients.purchases import PATIENT, RULE
 from tollgate.server.triton.control import load_model
 from tollgate.server.triton.launcher import TritonServer
 from tollgate.testing import TestServer
+from tollgate_client import DecisionClient
 
 REPOSITORY = Path(__file__).parent / "echo_repository"
 

@@ -12,11 +12,10 @@ import json
 import numpy as np
 import pytest
 
-from clients.client import Client
-from clients.codec import requests_of
-from clients.columns import FRAUD_INPUTS, check_columns
-from clients.decisions import join
 from tollgate.errors import DeadlineExceeded, InvalidRequest, Unavailable
+from tollgate_client import Client, join
+from tollgate_client.codec import requests_of
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
 pytestmark = pytest.mark.slow
 

@@ -1,12 +1,12 @@
 """When an address is left alone, and what is remembered, by a clock of the test's."""
 
-from clients.addresses import Ring
-from clients.asker import Memory
-from clients.breaker import Breaker, BreakerRules, State
-from clients.columns import FRAUD_INPUTS
-from clients.decision import Decision
-from clients.purchase import encode
-from clients.retry import RetryBudget, RetryRules
+from tollgate_client import BreakerRules, Decision, RetryRules
+from tollgate_client.addresses import Ring
+from tollgate_client.asker import Memory
+from tollgate_client.breaker import Breaker, State
+from tollgate_client.columns import FRAUD_INPUTS
+from tollgate_client.purchase import encode
+from tollgate_client.retry import RetryBudget
 
 RULES = BreakerRules(failures_in_a_row=3, recent_calls=10, open_s=1.0, jitter=0.0)
 

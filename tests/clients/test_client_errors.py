@@ -9,10 +9,10 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
-from clients.client import Client
-from clients.errors import clean, row_errors
 from tollgate.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
 from tollgate.testing import TestServer
+from tollgate_client import Client
+from tollgate_client.errors import clean, row_errors
 
 ROW = {
     "transaction_id": ["t1"],

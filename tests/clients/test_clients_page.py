@@ -11,11 +11,11 @@ import pytest
 from google.protobuf import json_format
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from clients.codec import decisions_of
-from clients.counters import COUNTERS
-from clients.retry import WORTH_IT, WORTH_IT_THERE
 from tollgate.schema import ANSWER_TYPES, DEADLINE_US, DRY_RUN, Degraded
 from tollgate.testing import TestServer
+from tollgate_client.codec import decisions_of
+from tollgate_client.counters import COUNTERS
+from tollgate_client.retry import WORTH_IT, WORTH_IT_THERE
 
 PAGE = (Path(__file__).parents[2] / "docs" / "clients.md").read_text()
 SERVED_ON = "127.0.0.1:8001"

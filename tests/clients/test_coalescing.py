@@ -9,13 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clients.async_client import AsyncDecisionClient
-from clients.coalescing import Coalescing
-from clients.options import Options
-from clients.retry import RetryRules
 from tests.support.clients.purchases import PATIENT, RULE, SHORT_S
 from tollgate.errors import InvalidRequest, Unavailable
 from tollgate.testing import Answer, TestServer
+from tollgate_client import AsyncDecisionClient, Coalescing, Options, RetryRules
 
 AHEAD_US = 2**62  # a day ahead and more: the server finds it, not the client
 

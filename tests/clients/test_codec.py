@@ -5,10 +5,11 @@ import pytest
 from tritonclient.grpc import InferInput, InferResult, service_pb2
 from tritonclient.utils import serialize_byte_tensor
 
-from clients.codec import bytes_tensor, decisions_of, requests_of, texts_of
-from clients.columns import FRAUD_INPUTS, check_columns
-from clients.decisions import bad_rows, join
 from tollgate.errors import ClientError
+from tollgate_client import join
+from tollgate_client.codec import bytes_tensor, decisions_of, requests_of, texts_of
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client.decisions import bad_rows
 
 TEXTS = ["", "a", "é", "x" * 128, "\x00\x00", "名前", "tab\tnewline\n"]
 

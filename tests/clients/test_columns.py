@@ -5,8 +5,8 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from clients.columns import FRAUD_INPUTS, check_columns
 from tollgate.errors import InvalidRequest
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
 
 def columns(**changed):

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from clients.decision import Decision, outcomes_of
-from clients.decisions import Decisions
 from tollgate.errors import ClientError, InvalidRequest
+from tollgate_client import Decision, Decisions
+from tollgate_client.decision import outcomes_of
 
 
 def answer(decision, error):

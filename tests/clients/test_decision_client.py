@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from clients.counters import register
-from clients.decision_client import DecisionClient
 from tests.support.clients.purchases import PATIENT, RULE, SHORT_S, purchase
 from tollgate.errors import InvalidRequest
 from tollgate.testing import Answer
+from tollgate_client import DecisionClient, register
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -6,13 +6,11 @@ import socket
 
 import pytest
 
-from clients.breaker import BreakerRules, State
-from clients.decision_client import DecisionClient
-from clients.options import Options
-from clients.retry import RetryRules
 from tests.support.clients.purchases import ONCE, PATIENT, RULE, purchase
 from tollgate.errors import Unavailable
 from tollgate.testing import TestServer
+from tollgate_client import BreakerRules, DecisionClient, Options, RetryRules
+from tollgate_client.breaker import State
 
 
 def test_a_broken_connection_is_asked_once_more(server, client):

@@ -8,11 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from clients.async_client import AsyncDecisionClient
-from clients.client import Client
-from clients.decision_client import DecisionClient
-from clients.fallback import Fallback
 from tollgate.testing import TestServer
+from tollgate_client import AsyncDecisionClient, Client, DecisionClient, Fallback
 
 RULE = Fallback(otherwise="review")
 HOUR_US = 3_600_000_000

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from clients.fallback import Band, Fallback, fallback_from
 from tollgate.errors import InputError
+from tollgate_client import Band, Fallback, fallback_from
 
 RULE = Fallback(
     bands=(Band(below=50, decision="approve"), Band(below=500, decision="review")),

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from clients.codec import request_of, requests_of, set_deadline
-from clients.columns import FRAUD_INPUTS, check_columns
-from clients.purchase import Purchase, encode
 from tollgate.errors import InvalidRequest
 from tollgate.validation import check_rows
+from tollgate_client.codec import request_of, requests_of, set_deadline
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client.purchase import Purchase, encode
 
 TIME_US = 1_600_000_000_000_000
 IDS = ("transaction_id", "customer_id", "terminal_id")

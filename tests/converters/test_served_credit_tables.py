@@ -23,8 +23,6 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 from threadpoolctl import threadpool_limits
 
-from clients.client import Client
-from clients.decisions import join
 from converters.baseline import baseline, cross_validated_auc, train_baseline
 from converters.conversion import convert_model
 from converters.purpose import purpose_of
@@ -38,6 +36,7 @@ from tollgate.product.building import build_features, write_texts
 from tollgate.product.plan import ProductChoices, make_plan
 from tollgate.product.thresholds import Rates, choose_thresholds
 from tollgate.server.serving.embedded import serve
+from tollgate_client import Client, join
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,6 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from clients.decisions import join
 from converters.conversion import Conversion, convert_file
 from converters.folder import write_converted
 from converters.purpose import purpose_of
@@ -23,6 +22,7 @@ from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.publishing import publish
 from tollgate.server.serving.embedded import serve
 from tollgate.simulate import simulate
+from tollgate_client import join
 
 CODED = ("during_weekend", "during_night")
 DECIDED = 1000

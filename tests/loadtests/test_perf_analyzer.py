@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from clients.client import Client
 from loadtests.crowd.target import spec_of
 from loadtests.perf_analyzer import commands, input_data, main
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.features.spec.request_inputs import all_fields, wire_inputs
 from tollgate.testing import TestServer
+from tollgate_client import Client
 
 CHECKOUT = Path(__file__).parents[2]
 

@@ -9,14 +9,14 @@ from time import perf_counter
 
 import pytest
 
-from clients.codec import requests_of
-from clients.columns import check_columns
 from loadtests.requests.open_loop import evenly
 from loadtests.requests.senders import sender
 from loadtests.requests.synthetic import synthetic_purchases
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.features.spec.request_inputs import all_fields, wire_inputs
 from tollgate.testing import TestServer
+from tollgate_client.codec import requests_of
+from tollgate_client.columns import check_columns
 
 COMPILED, ASYNCIO = "compiled", "asyncio"
 SPEC = Path(__file__).parents[2] / "model_repository/fraud_features/1/features.yaml"

@@ -20,6 +20,7 @@ from loadtests.unforeseen import (
     loop_figures,
     to_text,
 )
+from tests.support.checkout import checkout_environment
 
 WELL = Figures(
     seconds=60.0,
@@ -50,13 +51,12 @@ print({name: one.errors for name, one in tallies().items()}, flush=True)
 
 def test_each_loop_of_a_process_gets_one_error_a_round(tmp_path: Path) -> None:
     """Also one that waits to be woken; both work again, and count what they got."""
-    checkout = str(Path(__file__).parents[2])
     with subprocess.Popen(
         [sys.executable, "-c", PROCESS, str(tmp_path)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": checkout},
+        env=checkout_environment(),
     ) as process:
         assert process.stdin is not None
         assert process.stdout is not None

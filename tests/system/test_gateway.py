@@ -10,15 +10,12 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from clients.client import Client
-from clients.decision_client import DecisionClient
-from clients.fallback import Fallback
-from clients.options import Options, tls_from
 from loadtests.requests.hostile_requests import good_request
 from tests.support.gateway.gateways import PATIENT_S, SERVICE, Place, ask, live, running
 from tollgate.errors import InvalidRequest
 from tollgate.gateway.template import Gateway
 from tollgate.testing import TestServer
+from tollgate_client import Client, DecisionClient, Fallback, Options, tls_from
 
 pytestmark = pytest.mark.system("nginx", "openssl")
 

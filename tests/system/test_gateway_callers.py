@@ -11,16 +11,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from clients.decision_client import DecisionClient
-from clients.fallback import Fallback
-from clients.options import Options, tls_from
-from clients.retry import RetryRules
 from tests.support.gateway.gateways import PATIENT_S, SERVICE, Place, ask, live, running
 from tollgate.errors import InputError, SetupError
 from tollgate.gateway.keys import add_key
 from tollgate.gateway.nginx import Nginx
 from tollgate.gateway.template import Gateway
 from tollgate.testing import TestServer
+from tollgate_client import DecisionClient, Fallback, Options, RetryRules, tls_from
 
 pytestmark = pytest.mark.system("nginx", "openssl")
 

@@ -12,8 +12,6 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
-from clients.codec import requests_of
-from clients.columns import FRAUD_INPUTS, check_columns
 from tests.support.gateway.gateways import (
     PATIENT_S,
     SERVICE,
@@ -26,6 +24,8 @@ from tests.support.gateway.gateways import (
 from tollgate.gateway.gateway_metrics import GatewayMetrics
 from tollgate.gateway.template import Gateway
 from tollgate.testing import TestServer
+from tollgate_client.codec import requests_of
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
 pytestmark = pytest.mark.system("nginx", "openssl")
 

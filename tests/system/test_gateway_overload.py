@@ -9,13 +9,13 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
-from clients.codec import requests_of
-from clients.columns import FRAUD_INPUTS, check_columns
-from clients.errors import client_error
 from tests.support.gateway.gateways import PATIENT_S, Place, bearer, live, running
 from tollgate.errors import Overloaded
 from tollgate.gateway.template import Gateway
 from tollgate.testing import TestServer
+from tollgate_client.codec import requests_of
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client.errors import client_error
 
 pytestmark = pytest.mark.system("nginx", "openssl")
 

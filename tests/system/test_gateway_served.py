@@ -20,13 +20,6 @@ import msgspec
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from clients.async_client import AsyncDecisionClient
-from clients.client import Client
-from clients.codec import decisions_of
-from clients.decision import Decision
-from clients.decision_client import DecisionClient
-from clients.fallback import Fallback
-from clients.options import Options, Tls, tls_from
 from loadtests.requests.hostile_requests import good_request, hostile_requests
 from tests.support.gateway.gateways import (
     PATIENT_S,
@@ -38,6 +31,17 @@ from tests.support.gateway.gateways import (
 )
 from tollgate.errors import InvalidRequest, Unavailable
 from tollgate.server.serving.embedded import Embedded, serve
+from tollgate_client import (
+    AsyncDecisionClient,
+    Client,
+    Decision,
+    DecisionClient,
+    Fallback,
+    Options,
+    Tls,
+    tls_from,
+)
+from tollgate_client.codec import decisions_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.system("nginx", "openssl")]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.support.checkout import checkout_environment
 from tollgate.schema import Degraded
 from tollgate.server.processes.environment import free_port
 
@@ -57,7 +58,7 @@ def test_the_walk_goes_as_the_page_says(tmp_path: Path) -> None:
     process = subprocess.Popen(
         ["/bin/bash", "-c", walk],
         cwd=CHECKOUT,
-        env=dict(os.environ, PYTHONPATH=str(CHECKOUT)),
+        env=checkout_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.checkout import checkout_environment
 from tollgate.server.address import find_server
 
 CHECKOUT = Path(__file__).parents[2]
@@ -28,9 +29,8 @@ class Newcomer:
         self._folder = folder
         programs = Path(sys.executable).parent
         self._environment = {
-            **os.environ,
+            **checkout_environment(),
             "PATH": f"{programs}:{os.environ['PATH']}",
-            "PYTHONPATH": str(CHECKOUT),
         }
         self._server: subprocess.Popen[bytes] | None = None
         self.printed = ""

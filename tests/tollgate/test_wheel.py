@@ -30,7 +30,10 @@ def _left_out(package: str) -> list[str]:
     """Name the files of a package that no pattern of pyproject.toml takes along."""
     root = HOUSE / package
     patterns = SETUPTOOLS["package-data"].get(package, [])
-    files = [file for file in root.rglob("*") if file.is_file()]
+    apart = HOUSE / "clients" / "python"  # a distribution of its own
+    files = [
+        file for file in root.rglob("*") if file.is_file() and apart not in file.parents
+    ]
     return [
         str(file.relative_to(root))
         for file in files
@@ -66,7 +69,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copyfile(HOUSE / name, source / name)
     for name in PACKAGES:
         shutil.copytree(
-            HOUSE / name, source / name, ignore=shutil.ignore_patterns("__pycache__")
+            HOUSE / name,
+            source / name,
+            ignore=shutil.ignore_patterns("__pycache__", "python"),
         )
     subprocess.run(
         [

@@ -252,9 +252,10 @@ def test_an_event_of_the_caller_ends_loop_and_pause() -> None:
 def test_every_background_loop_is_a_worker() -> None:
     """A thread of another kind ends for ever with its first error."""
     tree = Path(worker.__file__).parent
+    client = tree.parent / "clients" / "python"
     found = {
         path.relative_to(tree).as_posix()
-        for path in [*tree.rglob("*.py"), *tree.with_name("clients").rglob("*.py")]
+        for path in [*tree.rglob("*.py"), *client.rglob("*.py")]
         if re.search(r"\bThread\(|\bTimer\(|serve_forever", path.read_text())
     }
     # An import at a low priority, and the wait for a child process: each runs once.

@@ -12,7 +12,7 @@ import os
 import sys
 from typing import cast
 
-from tollgate.errors import TollgateError, install_remedy
+from tollgate.errors import TollgateError, install_remedy, part_remedy
 
 # Missing module -> the extra that installs it.
 _EXTRAS = {
@@ -36,6 +36,8 @@ _EXTRAS = {
     "fsspec": "fleet",
     "s3fs": "fleet",
 }
+# Missing package of this project -> its folder in a checkout.
+_PARTS = {"tollgate_client": "clients/python"}
 _SHOWN = 80  # characters of a value
 _INTERRUPTED = 130  # exit status that a shell reports for Ctrl-C
 # Any write may raise these errors, and no line of ours causes them.
@@ -93,8 +95,11 @@ def main() -> None:
         sys.exit(1)
     except ModuleNotFoundError as exc:
         module = (exc.name or "").partition(".")[0]
-        if module not in _EXTRAS:
+        if module in _PARTS:
+            remedy = part_remedy(module, _PARTS[module])
+        elif module in _EXTRAS:
+            remedy = install_remedy(_EXTRAS[module])
+        else:
             raise
-        remedy = install_remedy(_EXTRAS[module])
         print(f"tollgate: {module} is not installed; {remedy}", file=sys.stderr)
         sys.exit(2)

@@ -31,9 +31,9 @@ from tollgate.store.online_features import OnlineFeatures
 from tollgate.store.redis.cluster_store import open_store
 
 if TYPE_CHECKING:
-    from clients.decisions import Decisions
     from converters.converted import Converted
     from converters.sample import Sample
+    from tollgate_client import Decisions
 
 # Select later purchases of a history as held-out rows, with segments to report by.
 
@@ -257,7 +257,7 @@ def decide_history(
     Yields:
         Positions in the history, and their decisions, request by request.
     """
-    from clients.client import Client
+    from tollgate_client import Client
 
     if spec.fields:
         # A history stores categories as hashes, which no request can carry.

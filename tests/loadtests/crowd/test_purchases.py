@@ -7,10 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.crowd.crowd import Purchases
 from loadtests.paced.scenario import Phase, Scenario, Shift
 from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
 STEADY = Scenario(phases=(Phase(seconds=60, rate=1),))
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from clients.codec import texts_of
 from loadtests.paced.requests import Bodies, write_bodies
 from loadtests.paced.scenario import Phase, Scenario, Shift
 from loadtests.requests.bodies import unframe
 from loadtests.requests.traffic import Traffic, fixed_width
+from tollgate_client.codec import texts_of
 
 COUNT = 600
 HOUR_US = 3_600_000_000

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from clients.codec import requests_of, texts_of
-from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.requests.bodies import DEADLINE_S, Columns, bodies_of, frame, unframe
 from loadtests.requests.traffic import fixed_width
 from tollgate.errors import InputError
+from tollgate_client.codec import requests_of, texts_of
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
 
 def columns_of(count: int, *, seed: int = 0) -> Columns:

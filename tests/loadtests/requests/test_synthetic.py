@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from clients.columns import check_columns
 from loadtests.requests.synthetic import synthetic_purchases
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.features.spec.request_inputs import all_fields, wire_inputs
 from tollgate.validation import check_fields, check_rows
+from tollgate_client.columns import check_columns
 
 SPEC = """
 version: 1

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clients.codec import requests_of
-from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.requests.open_loop import evenly
 from loadtests.requests.synthetic import synthetic_purchases
 from loadtests.tuner.compiled import CompiledSender, best_sender
 from loadtests.tuner.sending import PythonSender, Sender
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.testing import Answer, TestServer
+from tollgate_client.codec import requests_of
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
 NO_COMPILER = pytest.mark.skipif(
     not shutil.which("cc"), reason="no C compiler: apt-get install gcc libnghttp2-14"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from clients.fallback import Band, Fallback
-from clients.options import Options
-from clients.retry import RetryRules
+from tollgate_client import Band, Fallback, Options, RetryRules
 
 RULE = Fallback(bands=(Band(below=50, decision="approve"),), otherwise="review")
 PATIENT = Options(deadline_s=30.0)

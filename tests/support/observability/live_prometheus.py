@@ -14,12 +14,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from clients.client import Client
-from clients.options import tls_from
 from loadtests.servers.supervised import Supervised, supervised
 from tests.support.checkout import CHECKOUT
 from tests.support.gateway.gateways import make_place
 from tollgate.server.processes.environment import free_port
+from tollgate_client import Client, tls_from
 
 REPOSITORY = CHECKOUT / "model_repository"
 RULES = CHECKOUT / "helm" / "tollgate" / "files" / "alerts"

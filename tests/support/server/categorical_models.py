@@ -10,9 +10,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from clients.client import Client
-from clients.decisions import Decisions, join
 from tollgate.server.serving.embedded import serve
+from tollgate_client import Client, Decisions, join
 
 SIZES = ["small", "medium", "large", "huge"]  # in no order of the alphabet
 

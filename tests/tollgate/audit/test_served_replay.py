@@ -13,7 +13,6 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
-from clients.client import Client
 from tests.support.audit.random_records import REPOSITORY
 from tests.support.store.history_loading import load_history
 from tollgate.cli.app import app
@@ -22,6 +21,7 @@ from tollgate.history import history_of
 from tollgate.journal.decision_record import decode_chunk
 from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
 from tollgate.server.serving.embedded import Embedded, serve
+from tollgate_client import Client
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.codec import requests_of
-from clients.columns import check_columns
 from loadtests.paced.callers import send
 from loadtests.requests.open_loop import evenly
 from loadtests.requests.synthetic import synthetic_purchases
@@ -25,6 +23,8 @@ from tollgate.features.spec.feature_spec import load_spec
 from tollgate.features.spec.request_inputs import all_fields, wire_inputs
 from tollgate.server.address import find_server
 from tollgate.supervisor.stubs import find_stubs
+from tollgate_client.codec import requests_of
+from tollgate_client.columns import check_columns
 
 pytestmark = pytest.mark.slow
 

@@ -25,6 +25,7 @@ from tests.support.challenger.trial_repository import (
     send,
     trial_state,
 )
+from tests.support.checkout import IMPORT_PATH
 from tollgate.challenger.decision_counts import ALL, Arm, Group, Pairs
 from tollgate.challenger.stored_counts import TrialState, folder_of, save
 from tollgate.challenger.trials import trial_of
@@ -37,12 +38,11 @@ from tollgate.repository.snapshot import RepositorySnapshot
 
 pytestmark = pytest.mark.slow
 
-CHECKOUT = Path(__file__).parents[3]
 CODE = "from tollgate.cli import main; main()"
 
 PLACES = {
     "PATH": "/usr/bin:/bin",
-    "PYTHONPATH": str(CHECKOUT),
+    "PYTHONPATH": IMPORT_PATH,
     "COLUMNS": "180",
     "USER": "ada",
 }

@@ -224,3 +224,24 @@ def test_score_takes_and_gives_every_format(run: Run, tmp_path: Path) -> None:
     assert [one or "" for one in found[0][0]][1] == ""
     assert found[0][0][2] in ("review", "decline")
     assert [one or "" for one in found[1][0]] == found[2][0] == found[0][0]
+
+
+def test_a_missing_client_is_one_line_with_the_wheel_file(tmp_path: Path) -> None:
+    """The client is a distribution of its own; the line names its folder and file."""
+    (tmp_path / "rows.csv").write_text("transaction_id\nq-1\n")
+    code = (
+        "import sys; sys.modules['tollgate_client'] = None; "
+        "from tollgate.cli import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "score", "rows.csv", "--url", "127.0.0.1:1"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert "tollgate: tollgate_client is not installed; " in done.stderr
+    assert "-e ./clients/python" in done.stderr
+    assert "./dist/tollgate_client-" in done.stderr

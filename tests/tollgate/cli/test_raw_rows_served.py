@@ -21,11 +21,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from clients.client import Client
-from clients.decisions import join
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.features.spec.request_inputs import wire_inputs
 from tollgate.server.serving.embedded import serve
+from tollgate_client import Client, join
 
 PROGRAM = (sys.executable, "-c", "from tollgate.cli import main; main()")
 NAMES = ("a", "b", "c", "d")

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from clients.client import Client
 from loadtests.servers.supervised import Supervised
 from loadtests.servers.supervised import supervised as supervised_up
 from tollgate.observability.metrics_table import PAGES, MetricRow
+from tollgate_client import Client
 
 pytestmark = pytest.mark.slow
 

@@ -28,8 +28,6 @@ from typing import Any
 
 import numpy as np
 
-from clients.codec import requests_of
-from clients.columns import FRAUD_INPUTS, check_columns
 from loadtests.paced.callers import send
 from loadtests.paced.calls import Results
 from loadtests.requests.open_loop import evenly
@@ -45,6 +43,8 @@ from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.store.event_writer import EventWriter
 from tollgate.store.redis.redis_store import RedisStore
 from tollgate.store.store_events import Purchases
+from tollgate_client.codec import requests_of
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 _TIMEOUT_S = 5.0

@@ -14,8 +14,6 @@ import pytest
 import redis
 from onnx import TensorProto, helper, numpy_helper
 
-from clients.client import Client
-from clients.decisions import Decisions, join
 from tollgate.errors import RepositoryError
 from tollgate.features.share import in_share
 from tollgate.journal.decision_record import decode_chunk
@@ -30,6 +28,7 @@ from tollgate.repository.releases.serving_plan import plan_serving
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.server.triton import control
+from tollgate_client import Client, Decisions, join
 
 pytestmark = pytest.mark.slow
 

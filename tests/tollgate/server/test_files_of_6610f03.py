@@ -13,13 +13,13 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
-from clients.client import Client
 from tests.support.checkout import CHECKOUT
 from tollgate.cli.app import app
 from tollgate.journal.decision_record import decode_chunk
 from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
 from tollgate.repair.spool_segments import segments
 from tollgate.server.serving.embedded import serve
+from tollgate_client import Client
 
 FILES = CHECKOUT / "tests" / "fixtures" / "at_6610f03"
 REQUESTS: dict[str, list[dict[str, Any]]] = json.loads(

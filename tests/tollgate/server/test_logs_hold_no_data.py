@@ -19,15 +19,15 @@ import pytest
 import redis
 from tritonclient.grpc import service_pb2_grpc
 
-from clients.client import Client
-from clients.codec import requests_of
-from clients.columns import FRAUD_INPUTS, check_columns
 from tollgate.errors import ClientError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.repair.spool_segments import segments
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.store.store_events import Packer
+from tollgate_client import Client
+from tollgate_client.codec import requests_of
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
 pytestmark = pytest.mark.slow
 

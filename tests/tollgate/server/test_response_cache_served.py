@@ -11,12 +11,12 @@ from urllib.request import urlopen
 
 import pytest
 
-from clients.client import Client
 from tollgate.repository.repository_check import check
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.supervisor.health_probe import HealthProbe
 from tollgate.supervisor.stubs import find_stubs
+from tollgate_client import Client
 
 CONFIG = "cached"
 _COUNTER = re.compile(r'^nv_(\w+)\{model="fraud_model"[^}]*\} (\S+)$', re.MULTILINE)

@@ -15,14 +15,13 @@ import redis
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from clients.client import Client
-from clients.decisions import Decisions
-from clients.errors import InvalidRequest
 from tests.support.steps.step_parameters import told_otherwise
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.server.triton import control
 from tollgate.server.triton.probe import probe_columns
 from tollgate.store.stored_decisions import stored_decision_key
+from tollgate_client import Client, Decisions
+from tollgate_client.errors import InvalidRequest
 
 pytestmark = pytest.mark.slow
 

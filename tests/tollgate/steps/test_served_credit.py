@@ -20,8 +20,6 @@ from sklearn.preprocessing import OneHotEncoder
 from threadpoolctl import threadpool_limits
 from typer.testing import CliRunner
 
-from clients.client import Client
-from clients.decisions import Decisions, join
 from converters.credit import MONOTONE, train_credit
 from converters.purpose import purpose_of
 from tollgate.audit.review.explanation import ExplainedRecord, explain_record
@@ -38,6 +36,7 @@ from tollgate.repository.repository_check import check
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.serving.embedded import serve
 from tollgate.simulate.credit import SENSITIVE, simulate_credit
+from tollgate_client import Client, Decisions, join
 
 pytestmark = pytest.mark.slow
 

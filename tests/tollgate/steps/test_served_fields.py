@@ -15,10 +15,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tritonclient.grpc import service_pb2_grpc
 
-from clients.client import Client
-from clients.codec import decisions_of, requests_of
-from clients.columns import FRAUD_INPUTS, check_columns
-from clients.decisions import Decisions
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.repository.hashes import hash_file
 from tollgate.repository.releases.compose import compose_release
@@ -28,6 +24,9 @@ from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import Degraded
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.server.triton import control
+from tollgate_client import Client, Decisions
+from tollgate_client.codec import decisions_of, requests_of
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
 pytestmark = pytest.mark.slow
 

@@ -17,12 +17,11 @@ import numpy as np
 import pytest
 import redis
 
-from clients.client import Client
-from clients.decisions import Decisions
 from tollgate.journal.decision_record import Records, decode_chunk
 from tollgate.journal.stream_entries import End, stream_key
 from tollgate.schema import Applied, Decision
 from tollgate.server.serving.embedded import Embedded, serve
+from tollgate_client import Client, Decisions
 
 pytestmark = pytest.mark.slow
 

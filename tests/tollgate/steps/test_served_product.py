@@ -19,10 +19,6 @@ import pytest
 import redis
 from tritonclient.grpc import service_pb2_grpc
 
-from clients.client import Client
-from clients.codec import requests_of
-from clients.columns import FRAUD_INPUTS, check_columns
-from clients.decisions import Decisions, join
 from converters.parity.runner import onnx_runner
 from tests.support.steps.step_parameters import told_otherwise
 from tollgate.cli.pipeline import decide_history
@@ -33,6 +29,9 @@ from tollgate.history import history_of
 from tollgate.schema import Degraded
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.server.triton import control
+from tollgate_client import Client, Decisions, join
+from tollgate_client.codec import requests_of
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
 pytestmark = pytest.mark.slow
 

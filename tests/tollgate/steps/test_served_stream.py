@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 import redis
 
-from clients.client import Client
-from clients.decisions import Decisions
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.repair.spool_segments import segments
 from tollgate.repository.releases.compose import compose_release
@@ -27,6 +25,7 @@ from tollgate.server.triton.launcher import SPOOL_FOLDER
 from tollgate.store.store_events import Purchases
 from tollgate.stream.events import EventCodec
 from tollgate.stream.feed import RedisFeed
+from tollgate_client import Client, Decisions
 
 pytestmark = pytest.mark.slow
 

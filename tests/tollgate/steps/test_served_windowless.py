@@ -15,8 +15,6 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
-from clients.client import Client
-from clients.decisions import join
 from converters.parity.runner import onnx_runner
 from tests.support.products import loans_product
 from tollgate.challenger.bins import clusters
@@ -32,6 +30,7 @@ from tollgate.repository.repository_check import check
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import Degraded
 from tollgate.server.serving.embedded import Embedded, serve
+from tollgate_client import Client, join
 
 pytestmark = pytest.mark.slow
 

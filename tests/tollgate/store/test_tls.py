@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.client import Client
 from tests.support.store.certificates import make_authority, make_certificate
 from tests.support.store.redis_processes import free_ports, running, system_redis
 from tollgate.audit.worker.chunk_source import ChunkSource, StreamEntry
@@ -32,6 +31,7 @@ from tollgate.store.redis.store_address import open_client
 from tollgate.store.store_events import Purchases
 from tollgate.stream.feed import RedisFeed
 from tollgate.stream.redis_streams import RedisSource
+from tollgate_client import Client
 
 pytestmark = pytest.mark.system("redis-server")
 

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import redis
 
-from clients.client import Client
-from clients.decisions import Decisions
 from loadtests.servers.supervised import Supervised
 from tests.support.products.second_product import copy_repository
 from tollgate.cli.pipeline import wait_for_store
 from tollgate.errors import ServerError
 from tollgate.server.address import find_server
+from tollgate_client import Client, Decisions
 
 pytestmark = pytest.mark.slow
 

@@ -15,7 +15,6 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
-from clients.client import Client
 from loadtests.servers.supervised import Supervised
 from tests.support.products.second_product import (
     add_product,
@@ -30,6 +29,7 @@ from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.serving.copy_slots import Slots
 from tollgate.supervisor.fault_log import Fault, read_faults
 from tollgate.supervisor.stubs import find_stubs
+from tollgate_client import Client
 
 pytestmark = pytest.mark.slow
 

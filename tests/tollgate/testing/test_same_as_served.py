@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from clients.codec import decisions_of, requests_of
-from clients.columns import FRAUD_INPUTS, check_columns
-from clients.errors import clean
 from tollgate.cli.pipeline import wait_for_store
 from tollgate.server.serving.embedded import serve
 from tollgate.testing import TestServer
+from tollgate_client.codec import decisions_of, requests_of
+from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client.errors import clean
 
 pytestmark = pytest.mark.slow
 

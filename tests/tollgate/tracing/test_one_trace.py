@@ -16,14 +16,11 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from clients.async_client import AsyncDecisionClient
-from clients.decision_client import DecisionClient
-from clients.fallback import Fallback
-from clients.options import Options
 from loadtests.servers.step_batches import record_batches
 from loadtests.servers.supervised import Supervised
 from tollgate.errors import InvalidRequest
 from tollgate.tracing.context import sample
+from tollgate_client import AsyncDecisionClient, DecisionClient, Fallback, Options
 
 pytestmark = pytest.mark.slow
 

@@ -26,8 +26,8 @@ from tollgate.suggestions import suggest
 if TYPE_CHECKING:
     import polars as pl
 
-    from clients.options import Tls
     from tollgate.settings import Settings
+    from tollgate_client import Tls
 
 # Read a caller's credentials for a gateway: TLS, client certificate, API key.
 
@@ -58,7 +58,7 @@ def read_proof(
     Raises:
         InputError: A file cannot be read, or only one of certificate and key is given.
     """
-    from clients.options import tls_from
+    from tollgate_client import tls_from
 
     tls = None
     if ca or certificate or key:
@@ -198,9 +198,9 @@ def score(
     ] = False,
 ) -> None:
     """Decide the purchases of a file: Parquet, CSV or JSON lines in, the same out."""
-    from clients.client import Client
     from tollgate.cli import pipeline
     from tollgate.history import rename_aliases
+    from tollgate_client import Client
 
     kind = _output_kind(out, format)
     tls, token = read_proof(tls_ca, tls_cert, key=tls_key, token=token_file)

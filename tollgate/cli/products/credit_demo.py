@@ -18,11 +18,11 @@ from tollgate.errors import JournalError
 if TYPE_CHECKING:
     import polars as pl
 
-    from clients.decisions import Decisions
     from tollgate.audit.review.explanation import ExplainedRecord
     from tollgate.features.spec.feature_spec import FeatureSpec
     from tollgate.server.serving.embedded import Embedded
     from tollgate.settings import Settings
+    from tollgate_client import Decisions
 
 _ROWS, _HELD_OUT, _DECIDED = 20_000, 5_000, 2_000
 _IN_FLIGHT = 8
@@ -126,10 +126,9 @@ def _serve_and_decide(
 def _decide(
     applications: pl.DataFrame, *, spec: FeatureSpec, server: Embedded
 ) -> Decisions:
-    from clients.client import Client
-    from clients.decisions import join
     from tollgate.cli.decisions.score_command import field_columns, wire_fields
     from tollgate.features.spec.request_inputs import wire_inputs
+    from tollgate_client import Client, join
 
     fields = wire_fields(spec, applications)
     columns: dict[str, Any] = dict(

@@ -172,9 +172,9 @@ def _publish_if_changed(
 def _serve_and_decide(
     copy: Path, *, spec: FeatureSpec, history: History, chosen: Settings
 ) -> None:
-    from clients.decisions import join
     from tollgate.cli import pipeline
     from tollgate.server.serving.embedded import serve
+    from tollgate_client import join
 
     started = time.monotonic()
     with serve(

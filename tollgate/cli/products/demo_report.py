@@ -18,8 +18,8 @@ from tollgate.history import History
 from tollgate.schema import Degraded
 
 if TYPE_CHECKING:
-    from clients.decisions import Decisions
     from tollgate.features.spec.feature_spec import FeatureSpec
+    from tollgate_client import Decisions
 
 Note = Callable[[str], None]
 

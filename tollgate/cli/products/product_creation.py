@@ -35,10 +35,10 @@ from tollgate.product.thresholds import Thresholds, choose_thresholds
 from tollgate.schema import Degraded
 
 if TYPE_CHECKING:
-    from clients.decisions import Decisions
     from converters.model import TrainedModel
     from tollgate.features.spec.feature_spec import FeatureSpec
     from tollgate.server.serving.embedded import Embedded
+    from tollgate_client import Decisions
 
 # Serve a new product before it is in its repository, and decide held-out rows.
 
@@ -133,8 +133,7 @@ def _answers(
     picked: I64, *, spec: FeatureSpec, rows: Rows, server: Embedded
 ) -> tuple[I64, Decisions]:
     """Decide rows; return the order in which they were sent, and their decisions."""
-    from clients.client import Client
-    from clients.decisions import join
+    from tollgate_client import Client, join
 
     positions: list[I64] = []
     parts: list[Decisions] = []

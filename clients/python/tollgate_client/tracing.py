@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-import tollgate
-from clients.decision import Outcome
+import tollgate_client
 from tollgate.errors import InvalidRequest, SetupError, install_remedy
 from tollgate.schema import TRANSACTION_ID
+from tollgate_client.decision import Outcome
 
 _HEADER = "traceparent"
 
@@ -40,7 +40,7 @@ class Tracer:
             raise SetupError(problem, remedy=install_remedy("traces")) from error
         self._trace = trace
         self._propagator = tracecontext.TraceContextTextMapPropagator()
-        self._tracer = trace.get_tracer("tollgate.clients", tollgate.__version__)
+        self._tracer = trace.get_tracer("tollgate.clients", tollgate_client.__version__)
         self._product = product
 
     def call(self, traceparent: str) -> CallSpan:

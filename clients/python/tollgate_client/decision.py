@@ -7,10 +7,10 @@ from typing import Literal
 
 import msgspec
 
-from clients.decisions import Decisions
 from tollgate.errors import ClientError, InvalidRequest
 from tollgate.schema import DEADLINE_US
 from tollgate.schema import Decision as Level
+from tollgate_client.decisions import Decisions
 
 Source = Literal["model", "cached", "fallback"]
 

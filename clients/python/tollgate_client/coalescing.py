@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from clients.asker import Call
-from clients.decision import Decision, Outcome
-from clients.purchase import Purchase
 from tollgate.schema import MAX_BATCH_ROWS
+from tollgate_client.asker import Call
+from tollgate_client.decision import Decision, Outcome
+from tollgate_client.purchase import Purchase
 
 # Part of a caller's remaining time that a row may wait for other rows.
 _PATIENCE = 0.1

@@ -15,9 +15,6 @@ from itertools import chain
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from clients.columns import Rows
-from clients.decisions import Decisions
-from clients.purchase import Purchase
 from tollgate.errors import ClientError
 from tollgate.schema import (
     ANSWER_TYPES,
@@ -26,6 +23,9 @@ from tollgate.schema import (
     REASON_SEPARATOR,
     STORE_DEADLINE_MS,
 )
+from tollgate_client.columns import Rows
+from tollgate_client.decisions import Decisions
+from tollgate_client.purchase import Purchase
 
 _LENGTH = struct.Struct("<I")
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from clients.addresses import Address
 from tollgate.errors import SetupError
+from tollgate_client.addresses import Address
 
 # Counter -> its only label and its description.
 COUNTERS = {

@@ -11,9 +11,9 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2_grpc
 
-from clients.addresses import Address
-from clients.options import Options, Tls
 from tollgate.errors import Unavailable
+from tollgate_client.addresses import Address
+from tollgate_client.options import Options, Tls
 
 CHANNEL_OPTIONS = (
     # The error texts of 32 bad rows travel as gRPC metadata, 8 KiB by default.

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from clients.breaker import Breaker, BreakerRules
 from tollgate.errors import InputError
+from tollgate_client.breaker import Breaker, BreakerRules
 
 
 class Address(msgspec.Struct, frozen=True, eq=False):

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from clients.decision import WORDS
 from tollgate.errors import InputError
+from tollgate_client.decision import WORDS
 
 _SOURCE = "fallback"
 

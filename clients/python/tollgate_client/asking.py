@@ -16,19 +16,19 @@ import grpc
 import msgspec
 from tritonclient.grpc import service_pb2
 
-from clients.addresses import Address
-from clients.asker import Asker, Call
-from clients.codec import decisions_of, request_of, set_deadline
-from clients.decision import Decision, Outcome, outcomes_of, refusal
-from clients.errors import client_error, row_errors
-from clients.purchase import Purchase
-from clients.retry import WORTH_IT, WORTH_IT_THERE
 from tollgate.errors import (
     ClientError,
     DeadlineExceeded,
     InvalidRequest,
     Overloaded,
 )
+from tollgate_client.addresses import Address
+from tollgate_client.asker import Asker, Call
+from tollgate_client.codec import decisions_of, request_of, set_deadline
+from tollgate_client.decision import Decision, Outcome, outcomes_of, refusal
+from tollgate_client.errors import client_error, row_errors
+from tollgate_client.purchase import Purchase
+from tollgate_client.retry import WORTH_IT, WORTH_IT_THERE
 
 # gRPC reports a passed deadline 1 to 3 ms after it passed (grpcio 1.85).
 _WAY_BACK_S = 0.002

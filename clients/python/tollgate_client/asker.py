@@ -12,16 +12,16 @@ from typing import Any
 
 import msgspec
 
-from clients.addresses import Ring
-from clients.counters import Counters
-from clients.decision import Decision, Outcome
-from clients.fallback import Fallback
-from clients.options import Options, bearer, bounded, waits
-from clients.purchase import Purchase, encode
-from clients.retry import RetryBudget
-from clients.tracing import CallSpan, Tracer
 from tollgate.errors import InputError, InvalidRequest
 from tollgate.schema import AMOUNT, MAX_BATCH_ROWS
+from tollgate_client.addresses import Ring
+from tollgate_client.counters import Counters
+from tollgate_client.decision import Decision, Outcome
+from tollgate_client.fallback import Fallback
+from tollgate_client.options import Options, bearer, bounded, waits
+from tollgate_client.purchase import Purchase, encode
+from tollgate_client.retry import RetryBudget
+from tollgate_client.tracing import CallSpan, Tracer
 
 # Cache server responses on the client, for repeated requests of the same purchase.
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 
-from clients.breaker import BreakerRules
-from clients.columns import FRAUD_INPUTS, NO_FIELDS
-from clients.retry import RetryRules
 from tollgate.errors import InputError
 from tollgate.schema import BULK, CLASS_HEADER
+from tollgate_client.breaker import BreakerRules
+from tollgate_client.columns import FRAUD_INPUTS, NO_FIELDS
+from tollgate_client.retry import RetryRules
 
 LONGEST_S = 3600.0  # the longest that a caller waits for a response
 

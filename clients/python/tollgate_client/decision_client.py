@@ -8,15 +8,15 @@ from contextlib import nullcontext
 
 import grpc
 
-from clients.addresses import Address
-from clients.asker import Asker, good_ones
-from clients.asking import Ask
-from clients.channel import opener, wait_connected
-from clients.counters import Counters
-from clients.decision import Decision, Outcome
-from clients.fallback import Fallback
-from clients.options import DEFAULTS, Options
 from tollgate.errors import InvalidRequest
+from tollgate_client.addresses import Address
+from tollgate_client.asker import Asker, good_ones
+from tollgate_client.asking import Ask
+from tollgate_client.channel import opener, wait_connected
+from tollgate_client.counters import Counters
+from tollgate_client.decision import Decision, Outcome
+from tollgate_client.fallback import Fallback
+from tollgate_client.options import DEFAULTS, Options
 
 _NOTHING = nullcontext()
 
@@ -60,7 +60,7 @@ class DecisionClient:
 
     @property
     def counters(self) -> Counters:
-        """Return the client's counters; `clients.counters.register` exports them."""
+        """Return the client's counters; `register` exports them."""
         return self._asker.counters
 
     @property
@@ -90,7 +90,7 @@ class DecisionClient:
         Decide one purchase.
 
         Args:
-            purchase: Input -> value; see `clients.purchase.encode`.
+            purchase: Input -> value; see `tollgate_client.purchase.encode`.
             dry_run: Decide without writing anything.
             deadline_s: Seconds left for the decision; the client's own if None.
             traceparent: W3C trace context to pass on.

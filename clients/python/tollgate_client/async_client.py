@@ -10,16 +10,16 @@ from functools import partial
 import grpc
 from msgspec import structs
 
-from clients.addresses import Address
-from clients.asker import Asker, good_ones
-from clients.asking import Ask
-from clients.channel import opener, wait_connected_async
-from clients.coalescing import Coalescing, Lane, Waiting, shared_call
-from clients.counters import Counters
-from clients.decision import Decision, Outcome
-from clients.fallback import Fallback
-from clients.options import DEFAULTS, Options
 from tollgate.errors import InvalidRequest
+from tollgate_client.addresses import Address
+from tollgate_client.asker import Asker, good_ones
+from tollgate_client.asking import Ask
+from tollgate_client.channel import opener, wait_connected_async
+from tollgate_client.coalescing import Coalescing, Lane, Waiting, shared_call
+from tollgate_client.counters import Counters
+from tollgate_client.decision import Decision, Outcome
+from tollgate_client.fallback import Fallback
+from tollgate_client.options import DEFAULTS, Options
 
 GATHERED = Coalescing()
 _TOO_LATE = "no answer in time"
@@ -65,7 +65,7 @@ class AsyncDecisionClient:
 
     @property
     def counters(self) -> Counters:
-        """Return the client's counters; `clients.counters.register` exports them."""
+        """Return the client's counters; `register` exports them."""
         return self._asker.counters
 
     @property
