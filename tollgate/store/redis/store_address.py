@@ -1,4 +1,10 @@
-"""Parse a store's address: its location, the user, and the TLS parameters."""
+"""
+Parse a store's address: its location, the user, and the TLS parameters.
+
+redis-py's `parse_url` knows no cluster, and ignores a database that is no number and
+parameters without value; an address with a typo would connect elsewhere
+(docs/dependencies.md).
+"""
 
 from __future__ import annotations
 
@@ -13,9 +19,10 @@ import msgspec
 
 from tollgate.errors import InputError
 
-# Read the TLS parameters of a store's address, and build the TLS context.
-
 SOURCE = "store url"  # in errors; the address itself may hold a password
+SOCKET_PATH_BYTES = 107  # sun_path has 108, one of them the final zero: unix(7)
+_SCHEMES = ("redis", "rediss", "unix", "redis+cluster", "rediss+cluster")
+_PORT = 6379
 
 _CA, _CERT, _KEY = "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"
 _KEY_PASSWORD, _CHECK_HOST = "ssl_password", "ssl_check_hostname"
@@ -112,26 +119,6 @@ def _unusable(name: str, files: str, error: Exception) -> InputError:
     return InputError(SOURCE, f"{files} cannot be used: {why}", where=name)
 
 
-__all__ = [
-    "SOCKET_PATH_BYTES",
-    "SOURCE",
-    "Address",
-    "Tls",
-    "connection_arguments",
-    "connection_maker",
-    "open_client",
-    "read_address",
-]
-
-_SCHEMES = (
-    *("redis", "rediss", "unix"),
-    *("redis+cluster", "rediss+cluster"),
-)
-_PORT = 6379
-SOCKET_PATH_BYTES = 107  # sun_path has 108, one of them the final zero: unix(7)
-_PLACE = re.compile(r"(?P<host>\[[^\]]+\]|[^:\[\]]+)(:(?P<port>\d{1,5}))?\Z")
-
-
 class Address(msgspec.Struct, frozen=True):
     """
     Describe how to reach a store.
@@ -176,23 +163,30 @@ def read_address(url: str) -> Address:
         InputError: The address is invalid; the message never holds the address, which
             may contain a password.
     """
-    try:
-        parts = urlsplit(url)
-        parameters = _parameters(parts.query)
-    except ValueError as exc:
-        raise InputError(SOURCE, "is no address") from exc
-    kind, _, cluster = parts.scheme.partition("+")
-    if parts.scheme not in _SCHEMES or "://" not in url:
+    scheme, separator, rest = url.strip().partition("://")
+    kind, _, cluster = scheme.lower().partition("+")
+    if scheme.lower() not in _SCHEMES or not separator:
         usable = ", ".join(f"{one}://" for one in _SCHEMES)
         raise InputError(SOURCE, f"begins with none of {usable}")
+    # urlsplit takes one node, and none after a comma if it is an IPv6 address.
+    authority = re.split("[/?#]", rest, maxsplit=1)[0]
+    userinfo, _, hosts = authority.rpartition("@")
+    username, _, password = userinfo.partition(":")
+    parts = urlsplit(f"//{rest[len(authority) :]}")
+    try:
+        query = parse_qsl(
+            parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)
+        )
+    except ValueError:
+        # The cause is not chained: it quotes the address.
+        raise InputError(SOURCE, "is no address") from None
+    parameters = dict(query)
     secure = kind == "rediss"
     known = ("db", *TLS_PARAMETERS) if secure else ("db",)
     for name in parameters:
         if name not in known:
             usable = ", ".join(known)
             raise InputError(SOURCE, f"is none of {usable}", where=name)
-    userinfo, _, hosts = parts.netloc.rpartition("@")
-    username, _, password = userinfo.partition(":")
     address = Address(
         username=unquote(username),
         password=unquote(password),
@@ -298,15 +292,15 @@ def open_client(url: str, *, timeout_s: float | None = None) -> Any:
     return redis.Redis.from_pool(pool)
 
 
-def _parameters(query: str) -> dict[str, str]:
-    return dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
-
-
-def _place(text: str) -> tuple[str, int]:
-    found = _PLACE.match(text)
-    if found is None or int(found["port"] or _PORT) > 65_535:
+def _place(node: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(f"//{node}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host:
         raise InputError(SOURCE, "has a node that is not host:port")
-    return unquote(found["host"]).strip("[]"), int(found["port"] or _PORT)
+    return unquote(host), _PORT if port is None else port
 
 
 def _database(parameters: dict[str, str], *, path: str) -> int:
