@@ -7,7 +7,7 @@ code.
 
 from tollgate.policy.compile import load_policy
 from tollgate.policy.decide import PolicyDecisions, decide
-from tollgate.policy.facts import RowFacts
+from tollgate.policy.decision_tables import RowFacts
 from tollgate.policy.policy_definition import Policy
 from tollgate.policy.policy_document import POLICY_FILE
 

@@ -1,32 +1,206 @@
 """
 Read the conditions of segments and rules: the names they use, the values they match.
+
+Every condition of a policy confines one variable to some spans of whole numbers: money
+is cents, a category its hash, a truth value 0 or 1, and a float its position among all
+floats. So the conditions of a rule or a segment form a box. Arithmetic of whole numbers
+then decides whether two of them can hold at once, or one can hold at all: no float lies
+between two neighbours.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NoReturn
 
 import msgspec
 import numpy as np
 
-from tollgate.policy.lines import Place
-from tollgate.policy.policy_document import Document
-from tollgate.policy.spans import Spans, without
-from tollgate.policy.variables import ABSENT, Variable, field_variable
+from tollgate.policy.policy_document import Document, Place
 from tollgate.schema import (
     AMOUNT,
+    MAX_CENTS,
     MISSING,
     Degraded,
     FieldForm,
     hash_words,
 )
 
+# Disjoint, ascending; ends included.
+Spans = tuple[tuple[int, int], ...]
+Box = Mapping[str, Spans]  # variable -> spans; other variables are unrestricted
+
+_MOST_BOXES = 4096  # with more boxes, the rest counts as reachable
+
+
+def meet(one: Spans, other: Spans) -> Spans:
+    """Return the intersection of two sets of spans."""
+    found = (
+        (max(low, lowest), min(high, highest))
+        for low, high in one
+        for lowest, highest in other
+    )
+    return tuple(sorted((low, high) for low, high in found if low <= high))
+
+
+def without(one: Spans, other: Spans) -> Spans:
+    """Return the first set of spans without the second."""
+    left = list(one)
+    for lowest, highest in other:
+        cut: list[tuple[int, int]] = []
+        for low, high in left:
+            if highest < low or high < lowest:
+                cut.append((low, high))
+                continue
+            if low < lowest:
+                cut.append((low, lowest - 1))
+            if highest < high:
+                cut.append((highest + 1, high))
+        left = cut
+    return tuple(left)
+
+
+def common(one: Box, other: Box) -> Box | None:
+    """Return the intersection of two boxes; None if it is empty."""
+    found = dict(one)
+    for name, spans in other.items():
+        found[name] = meet(found[name], spans) if name in found else spans
+    return found if all(found.values()) else None
+
+
+def remove(box: Box, other: Box, *, domains: Mapping[str, Spans]) -> list[Box]:
+    """Subtract a box from another; return the rest, as disjoint boxes."""
+    if common(box, other) is None:
+        return [box]
+    left: list[Box] = []
+    core = dict(box)
+    for name, spans in other.items():
+        mine = core.get(name, domains[name])
+        if outside := without(mine, spans):
+            left.append({**core, name: outside})
+        core[name] = meet(mine, spans)
+    return left
+
+
+def remove_all(
+    boxes: Iterable[Box], others: Iterable[Box], *, domains: Mapping[str, Spans]
+) -> list[Box]:
+    """Subtract boxes from boxes; above a maximum of pieces, leave the rest uncut."""
+    left = list(boxes)
+    for other in others:
+        if len(left) > _MOST_BOXES:
+            break
+        left = [part for box in left for part in remove(box, other, domains=domains)]
+    return left
+
+
+def place32(value: float) -> int:
+    """Number a float32 by its position among all of them."""
+    bits = int(np.float32(value).view(np.int32))
+    return bits if bits >= 0 else -(bits & 0x7FFF_FFFF)
+
+
+def place64(value: float) -> int:
+    """Number a float64 by its position among all of them."""
+    bits = int(np.float64(value).view(np.int64))
+    return bits if bits >= 0 else -(bits & 0x7FFF_FFFF_FFFF_FFFF)
+
+
+ABSENT: Spans = ((MISSING, MISSING),)
+_INF = math.inf
+_MOST = 2**63 - 1
+_WHOLE = 2**53  # above it, a float64 cannot hold every whole number
+
+Kind = Literal[
+    "amount", "score", "label", "feature", "number", "category", "bit", "list"
+]
+
+
+class Variable(msgspec.Struct, frozen=True):
+    """
+    A variable that a condition may name.
+
+    `column` is that of `features` or `probabilities`, or the number of a bit. The file
+    compares with the whole number divided by `scale`; the whole number of an exact
+    number is its position among all float64.
+    """
+
+    name: str
+    kind: Kind
+    column: int = -1
+    scale: float = 1.0
+    vocabulary: tuple[str, ...] = ()
+    exact: bool = False
+
+    @property
+    def domain(self) -> Spans:
+        """Return all its possible values, as whole numbers."""
+        if self.kind in ("bit", "list"):
+            return ((0, 1),)
+        if self.kind == "amount":
+            return ((0, MAX_CENTS),)
+        if self.kind in ("score", "label"):
+            return (*ABSENT, (0, place64(1.0)))
+        if self.kind == "feature":
+            return (*ABSENT, (place32(-_INF), place32(_INF)))
+        if self.exact:
+            return (*ABSENT, (place64(-_INF), place64(_INF)))
+        if self.kind == "number":
+            return (*ABSENT, (-_WHOLE, _WHOLE))
+        return ((MISSING, _MOST),)
+
+    def spans(self, low: float, high: float) -> Spans:
+        """Return its whole numbers between two numbers, both included."""
+        if self.kind in ("score", "label"):
+            first, last = place64(max(low, 0.0)), place64(min(high, 1.0))
+        elif self.kind == "feature":
+            first, last = _least32(low), -_least32(-high)
+        elif self.exact:
+            first, last = place64(low), place64(high)
+        else:
+            lowest, highest = self.domain[-1]
+            first = _least(low, self.scale, (lowest, highest))
+            last = -_least(-high, self.scale, (-highest, -lowest))
+        return ((first, last),) if first <= last else ()
+
+
+def field_variable(field: FieldForm) -> Variable:
+    """Build the variable of a declared field."""
+    if field.type == "number" and field.decimals is None:
+        return Variable(field.name, "number", exact=True)
+    if field.type == "number":
+        return Variable(field.name, "number", scale=10.0 ** (field.decimals or 0))
+    return Variable(field.name, "category", vocabulary=field.vocabulary)
+
+
+def _least(low: float, scale: float, within: tuple[int, int]) -> int:
+    """Find the least whole number that is not below `low` when divided by `scale`."""
+    lowest, highest = within
+    if low <= lowest / scale:
+        return lowest
+    if low > highest / scale:
+        return highest + 1
+    found = math.floor(low * scale)
+    while (found - 1) / scale >= low:
+        found -= 1
+    while found / scale < low:
+        found += 1
+    return found
+
+
+def _least32(low: float) -> int:
+    """Find the position of the least float32 that is not below a float64."""
+    with np.errstate(over="ignore"):
+        near = np.float32(low)
+    if float(near) < low:
+        near = np.nextafter(near, np.float32(_INF))
+    return place32(float(near))
+
+
 SCORE = "score"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}\Z")  # becomes part of a store key
-_INF = math.inf
 _BOUNDS = ("ge", "gt", "le", "lt", "eq", "ne")
 
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.policy.facts import F32, U32, RowFacts
+from tollgate.policy.decision_tables import F32, U32, RowFacts
 from tollgate.policy.policy_definition import (
     MODEL_UNAVAILABLE,
     OWN_CODES,

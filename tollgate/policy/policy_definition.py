@@ -120,6 +120,9 @@ class PolicyList(msgspec.Struct, frozen=True):
     meaning: Literal["allow", "deny"]
 
 
+MOST_REASONS = 4  # of a notice: the principal ones, 12 CFR 1002.9(b)(2)
+
+
 class Notice(msgspec.Struct, frozen=True):
     """
     Content of an adverse action notice.

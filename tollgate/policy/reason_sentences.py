@@ -11,8 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.policy.notice_rules import MOST_REASONS
-from tollgate.policy.policy_definition import Policy
+from tollgate.policy.policy_definition import MOST_REASONS, Policy
 
 F64 = npt.NDArray[np.float64]
 

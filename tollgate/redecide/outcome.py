@@ -13,7 +13,7 @@ import polars as pl
 
 from tollgate.errors import ArgumentError, InputError
 from tollgate.policy import Policy, RowFacts, decide
-from tollgate.policy.variables import Variable
+from tollgate.policy.conditions import Variable
 from tollgate.schema import (
     MISSING,
     Decision,

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tollgate.policy.lines import Source, read_as
-from tollgate.policy.policy_document import duration_s
+from tollgate.policy.policy_document import Source, duration_s, read_as
 
 GATES_FILE = "gates.yaml"
 
