@@ -14,7 +14,7 @@ from tollgate.errors import RepositoryError
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.hashes import hash_file
 from tollgate.repository.models.artifact_file import ARTIFACT_FILE, require_same_files
-from tollgate.repository.models.onnx_model import MODEL_FILE
+from tollgate.repository.models.model_files import MODEL_FILE
 from tollgate.repository.models.origin import MadeFrom
 from tollgate.repository.models.parity_record import Oracle, ParityReport
 from tollgate.repository.models.quality_loss import Gate, Trade

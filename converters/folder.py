@@ -29,7 +29,7 @@ from converters.parity.parity import Comparison
 from tollgate.errors import InputError
 from tollgate.explanation import EXPLAIN_FILE, encode_explanation
 from tollgate.repository.atomic import sync_directory
-from tollgate.repository.models.onnx_model import MODEL_FILE
+from tollgate.repository.models.model_files import MODEL_FILE
 from tollgate.repository.models.origin import MadeFrom
 from tollgate.repository.models.speed import us_per_row
 

@@ -29,7 +29,7 @@ from tollgate.errors import (
 )
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.hashes import plan_record
-from tollgate.repository.models.tensorrt_plan import PlanRecord
+from tollgate.repository.models.model_files import PlanRecord
 from tollgate.schema import FEATURES, MAX_BATCH_ROWS
 
 # List the ONNX operators that TensorRT's parser supports, and check graphs against it.

@@ -24,8 +24,8 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from loadtests.tuner.settings import THREADS, Roles
 from loadtests.tuner.space import Candidate
 from tollgate.errors import ServerError
+from tollgate.repository.atomic import lock_folder
 from tollgate.repository.configs import to_json
-from tollgate.repository.folder_lock import lock_folder
 from tollgate.server.address import Address
 from tollgate.server.processes.state_lock import FolderLock
 from tollgate.server.serving.loaded import loaded_slots, read_record

@@ -15,7 +15,7 @@ from converters.purpose import purpose_of
 from tollgate.cli.pipeline import decide_history, wait_for_store
 from tollgate.features.offline import build
 from tollgate.history import history_of
-from tollgate.repository.releases.compose import compose_release
+from tollgate.repository.releases.activation import compose_release
 from tollgate.repository.releases.release_file import write_release
 from tollgate.repository.releases.served_versions import read_served
 from tollgate.repository.snapshot import RepositorySnapshot

@@ -50,8 +50,7 @@ from tollgate.challenger.trials import current_trials, seconds_of
 from tollgate.errors import InputError, JournalError, TollgateError
 from tollgate.journal.decision_record import Records, decode_chunk
 from tollgate.repository.gate_limits import Gates, read_gates
-from tollgate.repository.releases.activation import activate
-from tollgate.repository.releases.compose import recompose_release
+from tollgate.repository.releases.activation import activate, recompose_release
 from tollgate.repository.releases.release_history import find_release
 from tollgate.repository.releases.trial_changes import without_challenger
 from tollgate.repository.snapshot import RepositorySnapshot

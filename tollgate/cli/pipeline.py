@@ -193,8 +193,7 @@ def publish_and_release(
 ) -> Release:
     """Publish a converted model, then release it: two steps, as two people would."""
     from converters.folder import write_converted
-    from tollgate.repository.releases.activation import activate
-    from tollgate.repository.releases.compose import compose_release
+    from tollgate.repository.releases.activation import activate, compose_release
     from tollgate.repository.releases.served_versions import read_served
     from tollgate.repository.snapshot import RepositorySnapshot
     from tollgate.server.publishing import publish

@@ -12,8 +12,7 @@ import secrets
 from pathlib import Path
 
 from tollgate.errors import InputError
-from tollgate.repository.atomic import replace_file
-from tollgate.repository.folder_lock import lock_folder
+from tollgate.repository.atomic import lock_folder, replace_file
 
 _LINE = re.compile(r"([a-z0-9]{32,128})\s+([a-z0-9][a-z0-9-]{0,62});\s*(?:#.*)?")
 _CALLER = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")

@@ -1,9 +1,18 @@
-"""Replace files so that a reader, a crash or a full disk never sees half of one."""
+"""
+Change files of a folder that other processes read and change at the same time.
+
+No reader, crash or full disk ever leaves half of a file, and a lock lets one process at
+a time read, change and write; it ends when its holder ends.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -40,5 +49,29 @@ def sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """
+    Lock a folder for a process that reads its files, changes them and writes them back.
+
+    Without the lock, two processes would overwrite each other's changes. Some network
+    filesystems do not lock a folder; there, the caller must make sure that only one
+    process runs.
+
+    Args:
+        folder: The folder to lock; it exists.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP):
+                raise
+        yield
     finally:
         os.close(descriptor)

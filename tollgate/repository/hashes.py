@@ -59,7 +59,7 @@ def hash_version(repository: Path, model: str, *, version: int) -> dict[str, str
     Compute the SHA-256 of every file of one version of a model.
 
     A TensorRT plan and its record are left out: each machine builds its own, and
-    `tollgate.repository.models.tensorrt_plan` ties it to the model.
+    `tollgate.repository.models.model_files` ties it to the model.
 
     Returns:
         Path relative to the repository -> hash, in the order of the paths.

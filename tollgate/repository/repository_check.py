@@ -25,9 +25,12 @@ from tollgate.repository.models.artifact_file import (
     read_artifact,
     require_same_files,
 )
+from tollgate.repository.models.model_files import (
+    MODEL_FILE,
+    onnx_findings,
+    plan_findings,
+)
 from tollgate.repository.models.model_vocabulary import word_differences
-from tollgate.repository.models.onnx_model import MODEL_FILE, onnx_findings
-from tollgate.repository.models.tensorrt_plan import plan_findings
 from tollgate.repository.product_models import Product
 from tollgate.repository.releases.release_file import (
     Release,

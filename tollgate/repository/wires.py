@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
-UNTOLD = "TYPE_INVALID"  # type of a tensor that is left to the backend
+UNKNOWN_TYPE = "TYPE_INVALID"  # type of a tensor that is left to the backend
 
 # Code of the rule, tensor, problem, path in the ensemble's file.
 Break = tuple[str, str, str, str]
@@ -23,7 +23,7 @@ class Tensor(msgspec.Struct, frozen=True):
     A tensor at one end of a wire.
 
     Attributes:
-        kind: Triton's name of its type, for example TYPE_FP32; UNTOLD fits all.
+        kind: Triton's name of its type, for example TYPE_FP32; UNKNOWN_TYPE fits all.
         dims: Shape of one row; -1 is any length.
         optional: True if a caller may leave it out.
         origin: Text that names the model that declares it.
@@ -43,7 +43,7 @@ class Tensor(msgspec.Struct, frozen=True):
         Source: ensemble_utils.cc of triton-inference-server/core: either the shapes of
         a row or the shapes of a request must agree.
         """
-        return UNTOLD in (self.kind, other.kind) or (
+        return UNKNOWN_TYPE in (self.kind, other.kind) or (
             self.kind == other.kind
             and (
                 _same(self.dims, other.dims)
@@ -187,7 +187,9 @@ class Wires:
                 problem = f"{target} is already there: {self._available[target].origin}"
                 yield "TG106", here, problem, at
             else:
-                unknown = Tensor(kind=UNTOLD, dims=(), optional=False, origin=here)
+                unknown = Tensor(
+                    kind=UNKNOWN_TYPE, dims=(), optional=False, origin=here
+                )
                 self._available[target] = declared[name] if declared else unknown
 
     def _end_breaks(self) -> Iterator[Break]:

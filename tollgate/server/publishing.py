@@ -20,8 +20,8 @@ from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.errors import RepositoryError, ServerError
+from tollgate.repository.atomic import lock_folder
 from tollgate.repository.configs import NAMED_CONFIGS, merge, read_config, to_json
-from tollgate.repository.folder_lock import lock_folder
 from tollgate.repository.hashes import hash_version
 from tollgate.repository.models.candidate import require_files, require_unchanged
 from tollgate.repository.models.features_version import new_features

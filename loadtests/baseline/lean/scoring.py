@@ -31,7 +31,7 @@ from tollgate.journal.answer_columns import StoreCommands
 from tollgate.journal.journal_opening import open_writer
 from tollgate.journal.journal_rows import Heading
 from tollgate.policy import RowFacts, decide
-from tollgate.repository.models.onnx_model import MODEL_FILE
+from tollgate.repository.models.model_files import MODEL_FILE
 from tollgate.repository.releases.release_file import read_release
 from tollgate.repository.releases.step_parameters import load_policy_of, lookup_lists
 from tollgate.schema import FEATURES, PROBABILITIES, context_dtype

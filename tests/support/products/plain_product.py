@@ -11,8 +11,8 @@ from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spe
 from tollgate.policy import POLICY_FILE
 from tollgate.repository.hashes import hash_file
 from tollgate.repository.models.artifact_file import Artifact
-from tollgate.repository.models.onnx_model import MODEL_FILE
-from tollgate.repository.releases.compose import compose_release
+from tollgate.repository.models.model_files import MODEL_FILE
+from tollgate.repository.releases.activation import compose_release
 from tollgate.repository.releases.release_file import (
     Release,
     spec_hash_text,

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
-from tollgate.repository.releases.compose import compose_release
+from tollgate.repository.releases.activation import compose_release
 from tollgate.repository.releases.release_file import spec_hash_text, write_release
 from tollgate.repository.snapshot import RepositorySnapshot
 

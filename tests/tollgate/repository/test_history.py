@@ -13,15 +13,15 @@ import msgspec
 import pytest
 
 from tollgate.errors import InputError, RepositoryError
-from tollgate.repository.folder_lock import lock_folder
+from tollgate.repository.atomic import lock_folder
 from tollgate.repository.releases import activation
 from tollgate.repository.releases.activation import (
     activate,
     approve,
     compose_next,
     propose,
+    recompose_release,
 )
-from tollgate.repository.releases.compose import recompose_release
 from tollgate.repository.releases.difference import difference_lines
 from tollgate.repository.releases.release_file import (
     Release,

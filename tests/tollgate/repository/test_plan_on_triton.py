@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tollgate.repository.configs import CONFIG_FILE
-from tollgate.repository.releases.compose import compose_release
+from tollgate.repository.releases.activation import compose_release
 from tollgate.repository.releases.release_file import (
     Release,
     read_release,

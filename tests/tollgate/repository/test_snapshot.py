@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 import msgspec
 import pytest
 
+import tollgate
 from tollgate.cli.operations import challenger_commands, release_commands
 from tollgate.errors import RepositoryError
 from tollgate.repository.lint.linting import Question, lint
@@ -22,6 +25,7 @@ from tollgate.server.publishing import publish
 from tollgate.server.serving.initial_load import ProductLoader
 
 MODELS = ("fraud", "fraud_features", "fraud_model", "fraud_decision")
+MOST_FILES = 36  # of the library, whose functions one `release activate` calls
 
 
 @pytest.fixture
@@ -87,6 +91,34 @@ def test_a_command_parses_each_configuration_once(
     command(versions)
     assert parsed_configs == once(versions)
     assert read_history(versions, "fraud")[-1].reason.endswith("test")
+
+
+def files_entered(call: Callable[[], object]) -> set[str]:
+    """Return the files of the library in which a call runs a function."""
+    library = str(Path(tollgate.__file__).parent)
+    entered: set[str] = set()
+
+    def profile(frame: FrameType, event: str, _argument: object) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(library):
+            entered.add(file.removeprefix(library + "/"))
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        call()
+    finally:
+        sys.setprofile(before)
+    return entered
+
+
+def test_one_activation_enters_few_files(versions: Path) -> None:
+    """A reader of one activation opens at most this many files."""
+    new_release(versions)  # imports everything
+    earlier_release(versions)
+    command = files_entered(lambda: new_release(versions))
+    assert "repository/releases/activation.py" in command
+    assert len(command) <= MOST_FILES, sorted(command)
 
 
 def test_publishing_parses_each_configuration_once(

@@ -15,8 +15,8 @@ from tollgate.repository.releases.activation import (
     approve,
     compose_next,
     propose,
+    recompose_release,
 )
-from tollgate.repository.releases.compose import recompose_release
 from tollgate.repository.releases.release_file import (
     Release,
     read_release,

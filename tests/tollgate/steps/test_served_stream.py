@@ -16,7 +16,7 @@ import redis
 
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.repair.spool_segments import segments
-from tollgate.repository.releases.compose import compose_release
+from tollgate.repository.releases.activation import compose_release
 from tollgate.repository.releases.release_file import spec_hash_text, write_release
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import Degraded

@@ -16,7 +16,7 @@ import pytest
 
 from loadtests.servers.supervised import Supervised, supervised
 from tollgate.errors import TollgateError
-from tollgate.repository.releases.compose import compose_release
+from tollgate.repository.releases.activation import compose_release
 from tollgate.repository.releases.quarantine import quarantine, unreleased_versions
 from tollgate.repository.releases.release_file import read_release, write_release
 from tollgate.repository.snapshot import RepositorySnapshot

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from tollgate.errors import TollgateError
-from tollgate.repository.releases.compose import compose_release
+from tollgate.repository.releases.activation import compose_release
 from tollgate.repository.releases.release_file import (
     Release,
     read_release,

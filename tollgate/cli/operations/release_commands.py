@@ -262,9 +262,12 @@ def _runs(replica: Replica, product: str, wanted: str, canary: str) -> bool:
 def _release(folder: Path, product: str, name: str | None) -> Release:
     """Find a release: the active one, an earlier one, or a pending proposal."""
     from tollgate.errors import RepositoryError
-    from tollgate.repository.releases.proposals import name_of, read_proposal
     from tollgate.repository.releases.release_file import read_release
-    from tollgate.repository.releases.release_history import find_release
+    from tollgate.repository.releases.release_history import (
+        find_release,
+        name_of,
+        read_proposal,
+    )
 
     if name is None:
         return read_release(folder, product=product)
@@ -279,8 +282,7 @@ def _release(folder: Path, product: str, name: str | None) -> Release:
 
 def _compared(folder: Path, product: str, name: str | None) -> Release:
     """Find a release; for a pending canary, the release that it would put on trial."""
-    from tollgate.repository.releases.proposals import name_of
-    from tollgate.repository.releases.release_history import release_on_trial
+    from tollgate.repository.releases.release_history import name_of, release_on_trial
 
     found = _release(folder, product, name)
     trial = release_on_trial(found)
@@ -363,8 +365,7 @@ def activate(
     wait: Wait = WAIT_S,
 ) -> None:
     """Activate an earlier release, or a new one with other versions."""
-    from tollgate.repository.releases.activation import compose_next
-    from tollgate.repository.releases.compose import recompose_release
+    from tollgate.repository.releases.activation import compose_next, recompose_release
     from tollgate.repository.releases.release_history import find_release
     from tollgate.repository.snapshot import RepositorySnapshot
 
@@ -412,7 +413,7 @@ def rollback(
     wait: Wait = WAIT_S,
 ) -> None:
     """Go back to the release before this one."""
-    from tollgate.repository.releases.compose import recompose_release
+    from tollgate.repository.releases.activation import recompose_release
     from tollgate.repository.releases.release_history import find_release
     from tollgate.repository.snapshot import RepositorySnapshot
 

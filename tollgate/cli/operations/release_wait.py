@@ -31,7 +31,7 @@ def follow(chosen: Settings, folder: Path, release: Release, *, wait_s: float) -
         ServerError: The server refused the release, or it took too long.
     """
     if chosen.require_approval:
-        from tollgate.repository.releases.proposals import name_of
+        from tollgate.repository.releases.release_history import name_of
 
         name = name_of(release)
         console.out.print(

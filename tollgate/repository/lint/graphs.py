@@ -11,7 +11,7 @@ from tollgate.errors import RepositoryError
 from tollgate.repository.findings import Finding
 from tollgate.repository.lint.lint_rule import Rule, Severity
 from tollgate.repository.lint.view import ONNX_BACKEND, View
-from tollgate.repository.models.onnx_model import MODEL_FILE, parse_onnx
+from tollgate.repository.models.model_files import MODEL_FILE, parse_onnx
 from tollgate.repository.models.targets import TARGETS, Target
 
 RULES = (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from tollgate.repository.models.onnx_model import onnx_parts, parse_onnx
+from tollgate.repository.models.model_files import onnx_parts, parse_onnx
 from tollgate.repository.models.parity_record import TOLERANCE
 
 _TREES = "TreeEnsemble"

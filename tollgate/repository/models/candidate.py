@@ -12,38 +12,10 @@ from tollgate.repository.models.artifact_file import (
     read_artifact,
     require_same_files,
 )
-from tollgate.repository.models.onnx_model import (
-    MODEL_FILE,
-    onnx_parts,
-    parse_onnx,
-)
+from tollgate.repository.models.model_files import MODEL_FILE, require_whole
 from tollgate.repository.repository_check import check_staged
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import list_versions
-
-
-def require_whole(model: Path) -> None:
-    """
-    Check that a model is one file, before onnxruntime opens anything.
-
-    ONNX may name any path for weights, also outside of the folder, and no checksum
-    covers those files.
-
-    Args:
-        model: The model.onnx.
-
-    Raises:
-        RepositoryError: It cannot be read, is no ONNX file, or names other files.
-    """
-    for tensor in onnx_parts(parse_onnx(model), "Tensor"):
-        entries = {entry.key: entry.value for entry in tensor.external_data}
-        if place := entries.get(b"location", b"").decode("utf-8", "replace"):
-            raise RepositoryError(
-                model,
-                f"keeps weights in another file ({place}), which no checksum covers; "
-                "save it as one file",
-            )
-
 
 _NEEDED = (MODEL_FILE, ARTIFACT_FILE)
 # Records and pictures are copied along with a model. No file that a server could run

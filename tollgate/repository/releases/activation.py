@@ -1,31 +1,27 @@
 """
-Activate a release: check it completely, log it in the history, write release.json.
+Activate a release: compose it, check it completely, log it, write release.json.
 
 Servers follow the file; this module talks to no server.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
 
 from tollgate.errors import ArgumentError, RepositoryError
 from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
-from tollgate.repository.atomic import replace_file
-from tollgate.repository.folder_lock import lock_folder
+from tollgate.repository.atomic import lock_folder, replace_file
 from tollgate.repository.models.hook_trial import prove_hook
-from tollgate.repository.releases.compose import compose_release, now_text
-from tollgate.repository.releases.proposals import (
-    Proposal,
-    name_of,
-    proposal_path,
-    read_proposal,
-)
 from tollgate.repository.releases.release_file import (
     Release,
+    Versions,
     release_path,
+    require_steps,
     spec_hash_text,
     write_release,
 )
@@ -33,15 +29,141 @@ from tollgate.repository.releases.release_history import (
     TRIAL_ACTIONS,
     Action,
     Entry,
+    Proposal,
     add_entry,
+    name_of,
+    proposal_path,
+    read_proposal,
     releases_of,
     settle,
 )
 from tollgate.repository.repository_check import require_sound
 from tollgate.repository.snapshot import RepositorySnapshot
 
+
+def compose_release(
+    snapshot: RepositorySnapshot,
+    *,
+    product: str,
+    versions: Mapping[str, int],
+    actor: str,
+    reason: str,
+    spec_hash: str,
+) -> Release:
+    """
+    Describe a new release; write nothing.
+
+    The release in the repository becomes its `previous`. If that one pins the same
+    versions, it is replaced, and the new release takes over its `previous`.
+
+    Args:
+        snapshot: The model repository.
+        product: Name of the ensemble.
+        versions: Version per step, for every step.
+        actor: Person who makes it.
+        reason: Reason for the release.
+        spec_hash: Hash of the feature spec, 16 hexadecimal digits.
+
+    Returns:
+        The release with the hashes of all versions that stay loaded, named after the
+        product and the next number.
+
+    Raises:
+        RepositoryError: A version is missing, a step has none, or the release in the
+            repository cannot be read.
+    """
+    path = release_path(snapshot.folder, product)
+    require_steps(path, versions, product=snapshot.product(product))
+    current = snapshot.current_release(product)
+    previous = _previous(snapshot, current, versions=versions)
+    return Release(
+        name=_next_name(snapshot, product),
+        product=product,
+        versions=dict(versions),
+        hashes=_hashes(snapshot, versions, previous or {}),
+        spec_hash=spec_hash,
+        previous=previous,
+        actor=actor,
+        reason=reason,
+        time=now_text(),
+    )
+
+
+def recompose_release(snapshot: RepositorySnapshot, release: Release) -> Release:
+    """
+    Describe an earlier release, to make it the desired one again.
+
+    It has the same name, content, author, reason and time. The release in the
+    repository becomes its `previous`.
+
+    Raises:
+        RepositoryError: The release in the repository cannot be read.
+    """
+    current = snapshot.current_release(release.product)
+    previous = _previous(snapshot, current, versions=release.versions)
+    own = release.hashes_of(release.versions)
+    return msgspec.structs.replace(
+        release,
+        hashes=_hashes(snapshot, previous or {}) | own,
+        previous=previous,
+        challenger=None,
+    )
+
+
+def now_text() -> str:
+    """Return the current time in the format of releases: RFC 3339 in UTC."""
+    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _next_name(snapshot: RepositorySnapshot, product: str) -> str:
+    """
+    Return the next name: fraud-1, fraud-2, …; names of another form do not count.
+
+    The name of a pending proposal is taken: a person who approves it by that name must
+    not approve another release.
+    """
+    names = set(releases_of(snapshot.history(product)))
+    with contextlib.suppress(RepositoryError):  # the next proposal replaces it
+        if waiting := read_proposal(snapshot.folder, product):
+            trial = waiting.release.challenger
+            names |= {waiting.release.name} | ({trial.release} if trial else set())
+    numbers = [name.removeprefix(f"{product}-") for name in names]
+    counted = [int(one) for one in numbers if one.isascii() and one.isdigit()]
+    return f"{product}-{max(counted, default=0) + 1}"
+
+
+def _previous(
+    snapshot: RepositorySnapshot,
+    current: Release | None,
+    *,
+    versions: Mapping[str, int],
+) -> Versions | None:
+    """Choose the versions to roll back to; None if they were removed."""
+    if current is None:
+        return None
+    previous = current.previous if current.versions == versions else current.versions
+    if previous is None:
+        return None
+    there = all(
+        (snapshot.folder / step / str(version)).is_dir()
+        for step, version in previous.items()
+    )
+    return previous if there and previous.keys() == versions.keys() else None
+
+
+def _hashes(
+    snapshot: RepositorySnapshot, *releases: Mapping[str, int]
+) -> dict[str, str]:
+    """Hash every file of every version that one of the releases names."""
+    pairs = sorted({pair for versions in releases for pair in versions.items()})
+    hashes: dict[str, str] = {}
+    for step, version in pairs:
+        hashes |= snapshot.hashes(step, version=version)
+    return hashes
+
+
 # Actions that change which release answers; they end any trial.
-_ANSWERS_ANEW: tuple[Action, ...] = ("activate", "rollback")
+_ENDS_TRIAL: tuple[Action, ...] = ("activate", "rollback")
 
 
 def compose_next(
@@ -167,7 +289,7 @@ def _require_unchanged(wanted: Proposal, entries: list[Entry]) -> None:
     """Fail if the base release of a change is no longer the current one."""
     there = entries[-1].release if entries else None
     made_of = wanted.instead_of
-    if wanted.action in _ANSWERS_ANEW:
+    if wanted.action in _ENDS_TRIAL:
         # The challenger does not matter here: the change ends its trial.
         other = made_of is not None and (there is None or there.name != made_of.name)
     else:

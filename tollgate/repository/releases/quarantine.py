@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from tollgate.repository.folder_lock import lock_folder
+from tollgate.repository.atomic import lock_folder
 from tollgate.repository.releases.release_file import read_release
 from tollgate.repository.releases.release_history import read_history
 from tollgate.repository.versions import list_versions

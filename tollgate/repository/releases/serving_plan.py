@@ -17,7 +17,7 @@ from msgspec import structs
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.errors import RepositoryError
-from tollgate.repository.models.tensorrt_plan import plan_findings
+from tollgate.repository.models.model_files import plan_findings
 from tollgate.repository.product_models import Product
 from tollgate.repository.releases.release_file import (
     Challenger,

@@ -14,8 +14,11 @@ from typing import Literal
 import msgspec
 
 from tollgate.errors import ArgumentError, RepositoryError
-from tollgate.repository.releases.activation import compose_next
-from tollgate.repository.releases.compose import now_text, recompose_release
+from tollgate.repository.releases.activation import (
+    compose_next,
+    now_text,
+    recompose_release,
+)
 from tollgate.repository.releases.release_file import (
     Challenger,
     Release,

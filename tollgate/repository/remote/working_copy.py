@@ -17,14 +17,12 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from tollgate.errors import ObjectChanged, RepositoryError
-from tollgate.repository.atomic import replace_file
+from tollgate.repository.atomic import lock_folder, replace_file
 from tollgate.repository.configs import read_config
-from tollgate.repository.folder_lock import lock_folder
 from tollgate.repository.hashes import hash_file
-from tollgate.repository.models.onnx_model import MODEL_FILE
-from tollgate.repository.releases.proposals import PROPOSAL_FILE
+from tollgate.repository.models.model_files import MODEL_FILE
 from tollgate.repository.releases.release_file import RELEASE_FILE
-from tollgate.repository.releases.release_history import HISTORY_FILE
+from tollgate.repository.releases.release_history import HISTORY_FILE, PROPOSAL_FILE
 from tollgate.repository.remote.objects import Objects
 from tollgate.schema import ARTIFACT_FILE
 

@@ -9,7 +9,7 @@ import msgspec
 
 from tollgate.repository.models.artifact_file import read_artifact, require_proof
 from tollgate.repository.models.candidate import require_fit
-from tollgate.repository.models.onnx_model import MODEL_FILE
+from tollgate.repository.models.model_files import MODEL_FILE
 from tollgate.repository.models.speed import (
     Measure,
     ModelBudget,

@@ -20,8 +20,7 @@ from pathlib import Path
 import msgspec
 
 from tollgate.errors import ServerError
-from tollgate.repository.atomic import replace_file
-from tollgate.repository.folder_lock import lock_folder
+from tollgate.repository.atomic import lock_folder, replace_file
 from tollgate.repository.releases.serving_plan import Part, ServingPlan
 from tollgate.server.serving.copy_slots import Slots
 from tollgate.server.serving.loaded import (

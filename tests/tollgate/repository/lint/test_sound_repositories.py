@@ -171,7 +171,7 @@ output [ { name: "OUT" data_type: TYPE_FP32 dims: [ -1, 3 ] } ]
     "whole_batches/1/model.py": "",
 }
 # An ensemble that leaves its own tensors to be completed, out of order, with a branch.
-UNTOLD = {
+UNKNOWN_TYPE = {
     "untold/config.pbtxt": """
 ensemble_scheduling { step [
   { model_name: "last" model_version: -1
@@ -195,7 +195,7 @@ EXAMPLES = {
     "instances": INSTANCES,
     "warm-up": WARM_UP,
     "mixed": MIXED,
-    "untold": UNTOLD,
+    "untold": UNKNOWN_TYPE,
 }
 
 

@@ -13,7 +13,7 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.features.spec.feature_spec import load_spec
-from tollgate.repository.releases.compose import compose_release
+from tollgate.repository.releases.activation import compose_release
 from tollgate.repository.releases.release_file import (
     Challenger,
     read_release,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tollgate.errors import RepositoryError, TollgateError
-from tollgate.repository.folder_lock import lock_folder
+from tollgate.repository.atomic import lock_folder
 from tollgate.repository.releases import activation
 from tollgate.repository.releases.activation import (
     activate,
@@ -18,8 +18,8 @@ from tollgate.repository.releases.activation import (
     compose_next,
     propose,
 )
-from tollgate.repository.releases.proposals import read_proposal
 from tollgate.repository.releases.release_file import Release, read_release
+from tollgate.repository.releases.release_history import read_proposal
 from tollgate.repository.releases.trial_changes import with_challenger
 from tollgate.repository.snapshot import RepositorySnapshot
 

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from tollgate.errors import InputError, ObjectStoreError, RepositoryError, SetupError
-from tollgate.repository.releases.compose import compose_release
+from tollgate.repository.releases.activation import compose_release
 from tollgate.repository.releases.release_file import (
     Release,
     read_release,

@@ -1,4 +1,10 @@
-"""Parse a model.onnx, and check that it fits the configuration of its step."""
+"""
+Parse the files of a model, model.onnx and TensorRT plan, and check that they fit.
+
+A plan fits one TensorRT and one kind of GPU, so it is built on the machine that serves
+it. It is no part of a version: releases do not name it, publishing does not copy it.
+Its record ties it to the version: the record names the model.onnx.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.errors import RepositoryError
-from tollgate.repository.findings import Finding
+from tollgate.repository.findings import Finding, collecting
+from tollgate.repository.hashes import PLAN_FILE, SHORT_DIGITS, hash_file, plan_record
 from tollgate.repository.wires import Tensor, tensors_of
 
 MODEL_FILE = "model.onnx"
@@ -91,6 +99,29 @@ def onnx_parts(message: Any, kind: str) -> Iterator[Any]:
                 if field.message_type.name == kind:
                     yield one
                 yield from onnx_parts(one, kind)
+
+
+def require_whole(model: Path) -> None:
+    """
+    Check that a model is one file, before onnxruntime opens anything.
+
+    ONNX may name any path for weights, also outside of the folder, and no checksum
+    covers those files.
+
+    Args:
+        model: The model.onnx.
+
+    Raises:
+        RepositoryError: It cannot be read, is no ONNX file, or names other files.
+    """
+    for tensor in onnx_parts(parse_onnx(model), "Tensor"):
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        if place := entries.get(b"location", b"").decode("utf-8", "replace"):
+            raise RepositoryError(
+                model,
+                f"keeps weights in another file ({place}), which no checksum covers; "
+                "save it as one file",
+            )
 
 
 @cache
@@ -188,3 +219,91 @@ def _breaks(
         row = Tensor(kind=kind, dims=tuple(shape[1:]), optional=False, origin="model")
         if not row.agrees(tensor):
             yield where, f"{row} does not fit {tensor}"
+
+
+PLATFORM = "tensorrt_plan"
+
+
+class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    The record of how a plan was built.
+
+    Attributes:
+        plan_sha256: Hash of the plan.
+        onnx_sha256: Hash of the model it was built from.
+        tensorrt: Version of the library that built it; only that one runs it.
+        gpu: Name of the GPU it was built on.
+        precision: "fp32", "fp16" or "int8".
+        profiles: Rows that each optimization profile takes: least, tuned for, most.
+        created: Time of the build, RFC 3339 in UTC.
+    """
+
+    plan_sha256: str
+    onnx_sha256: str
+    tensorrt: str
+    gpu: str
+    precision: str
+    profiles: tuple[tuple[int, int, int], ...]
+    created: str
+
+
+def read_plan_record(plan: Path) -> PlanRecord:
+    """
+    Read the record that lies next to a plan.
+
+    Raises:
+        RepositoryError: It is missing, or is no such record.
+    """
+    path = plan_record(plan)
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=PlanRecord)
+    except OSError as exc:
+        raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise RepositoryError(path, str(exc)) from exc
+
+
+def plan_findings(version: Path, config: ModelConfig) -> list[Finding]:
+    """
+    Find why the plan of a version does not belong to its model.
+
+    Args:
+        version: Directory with the files of the version.
+        config: Configuration of the step; if it runs no plan, none is needed.
+    """
+    if config.platform != PLATFORM:
+        return []
+    path = version / (config.default_model_filename or PLAN_FILE)
+    if not path.is_file():
+        problem = (
+            "is missing: build it on the machine that serves it, "
+            f"tollgate engine {version / MODEL_FILE} --out {path}"
+        )
+        return [Finding(code="TG316", file=str(path), where="", problem=problem)]
+    findings: list[Finding] = []
+    with collecting(findings, code="TG316"):
+        record = read_plan_record(path)
+        file = str(plan_record(path))
+        findings += [
+            Finding(code="TG316", file=file, where=where, problem=problem)
+            for where, problem in _plan_breaks(record, path, model=version / MODEL_FILE)
+        ]
+    return findings
+
+
+def _plan_breaks(
+    record: PlanRecord, plan: Path, *, model: Path
+) -> Iterator[tuple[str, str]]:
+    """Yield where the record differs from the two files."""
+    for where, named, path in (
+        ("plan_sha256", record.plan_sha256, plan),
+        ("onnx_sha256", record.onnx_sha256, model),
+    ):
+        found = hash_file(path)
+        if found != named:
+            short, other = named[:SHORT_DIGITS], found[:SHORT_DIGITS]
+            yield (
+                where,
+                f"{path.name} is another: record {short}…, file {other}…; "
+                "build the plan again",
+            )

@@ -10,7 +10,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 from tollgate.errors import RepositoryError
-from tollgate.repository.models.onnx_model import onnx_parts, parse_onnx
+from tollgate.repository.models.model_files import onnx_parts, parse_onnx
 
 ONNX_NAMES = {
     "Model": "ModelProto",
