@@ -26,18 +26,18 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.requests.traffic import Traffic, traffic_of
 from loadtests.results.percentiles import percentile
 from loadtests.results.surroundings import CHECKOUT, measured_with
-from loadtests.servers.process_usage import descendants
 from loadtests.servers.proxy import Proxy
-from loadtests.servers.store_filling import (
+from tollgate.errors import ServerError, SetupError, TollgateError
+from tollgate.load.process_usage import descendants
+from tollgate.load.store_contents import (
     HISTORY_DAYS,
     fill_store,
     served_spec,
     simulated_history,
 )
-from tollgate.errors import ServerError, SetupError, TollgateError
+from tollgate.load.traffic import Traffic, traffic_of
 from tollgate.schema import public_name
 from tollgate.server.processes.environment import free_port
 from tollgate.server.processes.redis_server import EmbeddedRedis

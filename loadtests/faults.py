@@ -24,21 +24,21 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.paced.callers import send
-from loadtests.paced.calls import Results
-from loadtests.requests.open_loop import evenly
-from loadtests.requests.traffic import Traffic, traffic_of
 from loadtests.results.percentiles import percentile
 from loadtests.results.surroundings import CHECKOUT, measured_with
 from loadtests.servers.proxy import Proxy
 from loadtests.servers.store_comparison import ReferenceStore, StoreComparison
-from loadtests.servers.store_filling import (
+from tollgate.errors import TollgateError
+from tollgate.load.arrivals import evenly
+from tollgate.load.asyncio_sender import send
+from tollgate.load.results import Results
+from tollgate.load.store_contents import (
     HISTORY_DAYS,
     fill_store,
     served_spec,
     simulated_history,
 )
-from tollgate.errors import TollgateError
+from tollgate.load.traffic import Traffic, traffic_of
 from tollgate.schema import Degraded
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.serving.embedded import Embedded, serve

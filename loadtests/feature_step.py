@@ -26,12 +26,12 @@ import msgspec
 import numpy as np
 import redis
 
-from loadtests.requests.traffic import traffic_of
 from loadtests.results.percentiles import latency_of
 from loadtests.results.surroundings import CHECKOUT
-from loadtests.servers.store_filling import HISTORY_DAYS, fill_store, simulated_history
 from tollgate.errors import TollgateError
 from tollgate.features.spec.feature_spec import load_spec
+from tollgate.load.store_contents import HISTORY_DAYS, fill_store, simulated_history
+from tollgate.load.traffic import traffic_of
 from tollgate.schema import CONTEXT_KEY_VARIABLE, STORE_URL_VARIABLE
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.steps.feature_step import FeatureStep

@@ -22,17 +22,17 @@ import msgspec
 
 from loadtests.requests.closed_loop import SCENARIOS, Scenario
 from loadtests.requests.generator import make_generator
-from loadtests.requests.traffic import traffic_of
 from loadtests.results.measure import LimitBench, Run, measure
 from loadtests.results.surroundings import CHECKOUT, measured_with
-from loadtests.servers.store_filling import (
+from tollgate.errors import InputError, TollgateError
+from tollgate.load.store_contents import (
     HISTORY_DAYS,
     compact_store,
     fill_store,
     served_spec,
     simulated_history,
 )
-from tollgate.errors import InputError, TollgateError
+from tollgate.load.traffic import traffic_of
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.server.triton import control
 from tollgate.server.triton.launcher import TritonServer

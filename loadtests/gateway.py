@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 
 from loadtests.paced.bench import Bench, Population, served
-from loadtests.requests.bodies import bodies_of, unframe
+from loadtests.requests.bodies import bodies_of
 from loadtests.results.percentiles import percentile
 from loadtests.results.surroundings import CHECKOUT, measured_with
 from tollgate.errors import ServerError, TollgateError
@@ -34,6 +34,7 @@ from tollgate.gateway.certificates import make_certificates
 from tollgate.gateway.keys import add_key
 from tollgate.gateway.nginx import Nginx, find_nginx
 from tollgate.gateway.template import TEMPLATE, Gateway
+from tollgate.load.bodies import unframe
 from tollgate.server.processes.environment import free_port
 from tollgate_client import Tls, tls_from
 from tollgate_client.channel import CHANNEL_OPTIONS, open_channel

@@ -17,18 +17,18 @@ import msgspec
 
 from loadtests.requests.closed_loop import Scenario, pick
 from loadtests.requests.generator import make_generator
-from loadtests.requests.traffic import traffic_of
 from loadtests.results.measure import LimitBench, Run, measure
 from loadtests.results.run_report import Measured, Report, to_json, to_markdown
 from loadtests.results.surroundings import CHECKOUT, measurement_conditions
-from loadtests.servers.store_filling import (
+from tollgate.errors import InputError, TollgateError
+from tollgate.load.store_contents import (
     HISTORY_DAYS,
     compact_store,
     fill_store,
     served_spec,
     simulated_history,
 )
-from tollgate.errors import InputError, TollgateError
+from tollgate.load.traffic import traffic_of
 
 WARM_UP_S = 2.0
 

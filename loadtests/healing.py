@@ -24,14 +24,15 @@ import msgspec
 import numpy as np
 
 from loadtests.faults import WHOLE_IN_A_ROW
-from loadtests.paced.callers import send
-from loadtests.paced.calls import Results
-from loadtests.requests.open_loop import evenly
-from loadtests.requests.traffic import traffic_of
-from loadtests.results.surroundings import CHECKOUT, measured_on
-from loadtests.servers.store_filling import served_spec, simulated_history
-from loadtests.servers.supervised import Supervised, supervised
+from loadtests.results.surroundings import CHECKOUT
 from tollgate.errors import TollgateError
+from tollgate.load.arrivals import evenly
+from tollgate.load.asyncio_sender import send
+from tollgate.load.results import Results
+from tollgate.load.store_contents import served_spec, simulated_history
+from tollgate.load.surroundings import measured_on
+from tollgate.load.traffic import traffic_of
+from tollgate.testing.supervised import Supervised, supervised
 from tollgate_client.codec import requests_of
 from tollgate_client.columns import FRAUD_INPUTS, check_columns
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
-import re
 import shutil
 import sys
 import tempfile
@@ -25,33 +23,32 @@ from typing import Any
 import grpc
 import msgspec
 
-from loadtests.requests.bodies import unframe
-from loadtests.requests.hostile_requests import (
+from loadtests.results.surroundings import CHECKOUT
+from tollgate.errors import InputError, SetupError, TollgateError
+from tollgate.gateway.certificates import make_certificates
+from tollgate.gateway.gateway_metrics import GatewayMetrics, outcomes_of
+from tollgate.gateway.keys import add_key
+from tollgate.gateway.nginx import Nginx
+from tollgate.gateway.template import SUSPENSIONS_FOLDER, Gateway
+from tollgate.load.bodies import unframe
+from tollgate.load.hostile_requests import (
     MODEL_INFER,
     Hostile,
     good_request,
     hostile_requests,
+    post,
 )
-from loadtests.results.surroundings import CHECKOUT
-from loadtests.servers.supervised import Supervised, supervised
-from tollgate.errors import InputError, ServerError, SetupError, TollgateError
-from tollgate.gateway.certificates import make_certificates
-from tollgate.gateway.gateway_metrics import GatewayMetrics
-from tollgate.gateway.keys import add_key
-from tollgate.gateway.nginx import Nginx
-from tollgate.gateway.template import SUSPENSIONS_FOLDER, Gateway
 from tollgate.server.processes.environment import free_port
-from tollgate_client import tls_from
+from tollgate.testing.supervised import Supervised, supervised
 from tollgate_client.channel import CHANNEL_OPTIONS, open_channel
 from tollgate_client.codec import decisions_of
-from tollgate_client.options import bearer
+from tollgate_client.options import bearer, tls_from
 
 _TIMEOUT_S = 10.0
 _SETTLE_S = 2.0  # time in which good requests continue after the last hostile one
 _SENDERS = 4
 _RAW_SENDERS = 2
 _SUSPENDED = "suspended for"  # text of inspection.js
-_GRPC_STATUS = re.compile(r"recv \(stream_id=\d+\) grpc-status: (\d+)")
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -273,38 +270,6 @@ class Sender:
             )
 
 
-async def post(
-    address: str, one: Hostile, *, key: str, folder: Path
-) -> tuple[str, str]:
-    """
-    Post a body with any frames, with nghttp.
-
-    Returns:
-        The name of gRPC's status, and its message.
-    """
-    handle, name = tempfile.mkstemp(dir=folder)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(one.body)
-        process = await asyncio.create_subprocess_exec(
-            *("nghttp", "-nv", "-t", "20", "-d", name, f"https://{address}{one.path}"),
-            *("-H", "content-type: application/grpc", "-H", "te: trailers"),
-            *("-H", f"authorization: Bearer {key}"),
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-        )
-        text = re.sub(r"\x1b\[[\d;]*m", "", (await process.communicate())[0].decode())
-    finally:
-        Path(name).unlink()
-    status = _GRPC_STATUS.search(text)
-    if status is None:
-        raise ServerError("nghttp", "returned no gRPC status", log=text[-2000:])
-    words = re.search(r"recv \(stream_id=\d+\) grpc-message: (.*)", text)
-    code = next(one for one in grpc.StatusCode if one.value[0] == int(status[1]))
-    return code.name, words[1] if words else ""
-
-
 def lift_suspensions(gateway: Gateway) -> None:
     """Admit suspended callers again, so that a fuzzer's requests are inspected."""
     for record in (gateway.state / SUSPENSIONS_FOLDER).iterdir():
@@ -385,20 +350,6 @@ async def _count(metrics: GatewayMetrics, *, ended: asyncio.Event) -> None:
     while not ended.is_set():
         metrics.update()
         await asyncio.sleep(1.0)
-
-
-def outcomes_of(metrics: GatewayMetrics, *, caller: str) -> Counter[tuple[str, str]]:
-    """Count a caller's requests by outcome and status."""
-    found: Counter[tuple[str, str]] = Counter()
-    for family in metrics.registry.collect():
-        for sample in family.samples:
-            if (
-                sample.name == "tollgate_gateway_requests_total"
-                and sample.labels["caller"] == caller
-            ):
-                key = sample.labels["outcome"], sample.labels["status"]
-                found[key] += int(sample.value)
-    return found
 
 
 def to_text(figures: Figures) -> str:

@@ -21,12 +21,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtests.results.surroundings import CHECKOUT, measured_on
-from loadtests.servers.process_usage import descendants
-from loadtests.servers.supervised import Supervised
+from loadtests.results.surroundings import CHECKOUT
 from tollgate.errors import TollgateError
+from tollgate.load.process_usage import descendants
+from tollgate.load.surroundings import measured_on
 from tollgate.server.triton.launcher import TritonServer
 from tollgate.supervisor.server_processes import read_processes
+from tollgate.testing.supervised import Supervised
 
 SETTLE_S = 20.0
 _SERVER = "tritonserver"

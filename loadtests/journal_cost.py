@@ -23,17 +23,17 @@ import numpy.typing as npt
 
 from loadtests.requests.closed_loop import Scenario, pick
 from loadtests.requests.generator import make_generator
-from loadtests.requests.traffic import traffic_of
 from loadtests.results.measure import LimitBench, measure
 from loadtests.results.surroundings import CHECKOUT, measurement_conditions
-from loadtests.servers.store_filling import (
+from tollgate.errors import InputError, TollgateError
+from tollgate.features.spec.feature_spec import load_spec
+from tollgate.load.store_contents import (
     HISTORY_DAYS,
     compact_store,
     fill_store,
     simulated_history,
 )
-from tollgate.errors import InputError, TollgateError
-from tollgate.features.spec.feature_spec import load_spec
+from tollgate.load.traffic import traffic_of
 from tollgate.server.serving.embedded import serve
 
 SCENARIOS = ("1-row-1", "1-row-16", "16-rows-8")

@@ -18,8 +18,8 @@ from grpc.experimental.gevent import init_gevent
 from locust import LoadTestShape, User, events, task
 
 from loadtests.crowd.crowd import BY_HAND, Crowd, names
-from loadtests.paced.calls import ANSWERED
 from tollgate.errors import TollgateError
+from tollgate.load.results import ANSWERED
 
 init_gevent()  # before the first channel: gRPC then waits as greenlets do
 

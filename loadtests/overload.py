@@ -23,14 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from loadtests.paced.bench import Bench, Population, counting, served
-from loadtests.paced.calls import ANSWERED, Load, Results
-from loadtests.paced.compiled import send_compiled
 from loadtests.paced.raw import Server
 from loadtests.paced.requests import write_bodies
 from loadtests.paced.scenario import Phase, Scenario
 from loadtests.paced.schedule import arrivals
 from loadtests.results.surroundings import CHECKOUT
-from loadtests.servers.process_usage import use_of
 from tollgate.errors import InputError, TollgateError
 from tollgate.gateway.certificates import make_certificates
 from tollgate.gateway.keys import add_key
@@ -42,6 +39,10 @@ from tollgate.gateway.template import (
     TEMPLATE,
     Gateway,
 )
+from tollgate.load.bodies import Load
+from tollgate.load.compiled_sender import send_compiled
+from tollgate.load.process_usage import use_of
+from tollgate.load.results import ANSWERED, Results
 from tollgate.schema import BULK, CLASS_HEADER, MAX_BATCH_ROWS
 from tollgate.server.processes.environment import free_port
 

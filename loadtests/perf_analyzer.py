@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from loadtests.crowd.target import Target, local_target
-from loadtests.requests.synthetic import synthetic_purchases
 from tollgate.errors import InputError, TollgateError
 from tollgate.features.spec.spec_definition import FeatureSpec
+from tollgate.load.synthetic import synthetic_purchases
 from tollgate.server.address import ADDRESS_FILE
 from tollgate.server.triton.launcher import ADMIN_HEADER
 

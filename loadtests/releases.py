@@ -25,14 +25,14 @@ from loadtests.requests.bodies import bodies_of
 from loadtests.requests.closed_loop import Scenario
 from loadtests.requests.generator import GeneratorRun, make_generator, run_h2load
 from loadtests.requests.recorded_answers import tally
-from loadtests.requests.traffic import Traffic, traffic_of
 from loadtests.results.percentiles import Latency, latency_of
-from loadtests.results.surroundings import CHECKOUT, measured_on
-from loadtests.servers.store_filling import HISTORY_DAYS, fill_store, simulated_history
-from loadtests.servers.supervised import Supervised, supervised
+from loadtests.results.surroundings import CHECKOUT
 from tollgate.errors import ServerError, TollgateError
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.imports import be_gentle
+from tollgate.load.store_contents import HISTORY_DAYS, fill_store, simulated_history
+from tollgate.load.surroundings import measured_on
+from tollgate.load.traffic import Traffic, traffic_of
 from tollgate.repository.releases.activation import activate, compose_next
 from tollgate.repository.releases.release_file import Release, release_path
 from tollgate.repository.releases.release_history import Action
@@ -46,6 +46,7 @@ from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.address import find_server
 from tollgate.supervisor.reconciler import digest_of
 from tollgate.supervisor.replicas import query_replica
+from tollgate.testing.supervised import Supervised, supervised
 
 _WARM_UP_S, _BEFORE_S = 5.0, 10.0
 _CHANGE_S = 4.0  # limit of a change's mean time; slower ones outlast the load

@@ -29,9 +29,10 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from loadtests.results.surroundings import CHECKOUT, measured_on
-from loadtests.servers.supervised import Supervised
+from loadtests.results.surroundings import CHECKOUT
 from tollgate.errors import TollgateError
+from tollgate.load.surroundings import measured_on
+from tollgate.testing.supervised import Supervised
 
 _MOUNT = 'mount -t tmpfs -o size="$0"m tmpfs /dev/shm && exec "$@"'
 _TIMEOUT_S = 10.0

@@ -27,17 +27,18 @@ from loadtests.requests.bodies import bodies_of
 from loadtests.requests.closed_loop import Scenario
 from loadtests.requests.generator import TAIL_S, make_generator, run_h2load
 from loadtests.requests.recorded_answers import tally
-from loadtests.requests.traffic import traffic_of
-from loadtests.results.surroundings import CHECKOUT, measured_on
-from loadtests.servers.process_usage import use_of
-from loadtests.servers.store_filling import HISTORY_DAYS, fill_store, simulated_history
-from loadtests.servers.supervised import Supervised, supervised
+from loadtests.results.surroundings import CHECKOUT
 from tollgate.errors import ServerError, TollgateError
 from tollgate.features.spec.feature_spec import load_spec
+from tollgate.load.process_usage import use_of
+from tollgate.load.store_contents import HISTORY_DAYS, fill_store, simulated_history
+from tollgate.load.surroundings import measured_on
+from tollgate.load.traffic import traffic_of
 from tollgate.server.address import find_server
 from tollgate.server.processes.environment import SHM
 from tollgate.server.triton.shared_memory import region_prefix
 from tollgate.supervisor.fault_log import read_faults
+from tollgate.testing.supervised import Supervised, supervised
 
 _SAMPLE_S = 5.0
 _PART_S = 60.0  # of the load; each part has new bodies

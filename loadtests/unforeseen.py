@@ -30,14 +30,14 @@ import grpc
 import msgspec
 import redis
 
-from loadtests.requests.hostile_requests import MODEL_INFER, good_request
 from loadtests.results.surroundings import CHECKOUT
 from loadtests.servers.injection import ROUND_FILE, Report, reports
-from loadtests.servers.supervised import Supervised
 from tollgate.errors import TollgateError
 from tollgate.journal.decision_record import decode_chunk
 from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
+from tollgate.load.hostile_requests import MODEL_INFER, good_request
 from tollgate.server.address import find_server
+from tollgate.testing.supervised import Supervised
 from tollgate.worker import ERRORS_METRIC
 from tollgate_client.channel import CHANNEL_OPTIONS
 from tollgate_client.codec import decisions_of

@@ -537,3 +537,25 @@ def test_a_replaced_word_is_found_in_a_name(name: str, words: set[str]) -> None:
     """Between underscores and before capitals."""
     assert words_of(name) == words
     assert words_of(name) & REPLACED
+
+
+def imported(file: Path) -> set[str]:
+    """Name the top packages that a Python file imports, also inside functions."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def test_only_tests_of_load_tests_import_them() -> None:
+    """Product tests use `tests/support` and the library, never the load tests."""
+    own = HOUSE / "tests" / "loadtests"
+    importers = [
+        str(file.relative_to(HOUSE))
+        for file in sorted((HOUSE / "tests").rglob("*.py"))
+        if own not in file.parents and "loadtests" in imported(file)
+    ]
+    assert importers == []

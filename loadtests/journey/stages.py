@@ -14,10 +14,10 @@ from loadtests.baseline.clock import read_layers
 from loadtests.baseline.filling import fill_naive, fill_phase1
 from loadtests.baseline.serving import Service, served
 from loadtests.baseline.trees import write_xgboost
-from loadtests.servers.store_filling import compact_store, fill_store, served_spec
 from tollgate.errors import ServerError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import History
+from tollgate.load.store_contents import compact_store, fill_store, served_spec
 from tollgate.repository.releases.release_file import read_release
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.serving.embedded import Embedded, serve

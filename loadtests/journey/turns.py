@@ -22,10 +22,10 @@ from loadtests.requests.generator import (
     run_h2load,
 )
 from loadtests.requests.recorded_answers import tally
-from loadtests.requests.traffic import Traffic
 from loadtests.results.percentiles import Latency, latency_of
-from loadtests.servers.process_usage import Use, use_of
 from tollgate.errors import ServerError
+from tollgate.load.process_usage import Use, use_of
+from tollgate.load.traffic import Traffic
 
 # Four connections are four replicas of a caller over gRPC; HTTP/1.1 has one request
 # in flight on each.

@@ -13,19 +13,20 @@ import msgspec
 
 from loadtests.paced.raw import Server
 from loadtests.paced.troubles import Target
-from loadtests.requests.traffic import Traffic, traffic_of
 from loadtests.results.measure import use_now, work_of, work_since
-from loadtests.results.surroundings import measured_on, measured_with
+from loadtests.results.surroundings import measured_with
 from loadtests.servers.proxy import Proxy
-from loadtests.servers.store_filling import (
+from tollgate.audit.worker.chunk_source import ChunkSource
+from tollgate.errors import StoreError
+from tollgate.load.store_contents import (
     HISTORY_DAYS,
     compact_store,
     fill_store,
     served_spec,
     simulated_history,
 )
-from tollgate.audit.worker.chunk_source import ChunkSource
-from tollgate.errors import StoreError
+from tollgate.load.surroundings import measured_on
+from tollgate.load.traffic import Traffic, traffic_of
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.serving.embedded import Embedded, serve
 

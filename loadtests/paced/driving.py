@@ -10,20 +10,21 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.latency_budget.layers import Queues, queues_of, split
 from loadtests.paced.bench import STATE_FOLDER, Bench, counting
-from loadtests.paced.callers import send_in_python
-from loadtests.paced.calls import Load, Results
-from loadtests.paced.compiled import send_compiled
 from loadtests.paced.raw import BATCH, About, Raw, no_batches
 from loadtests.paced.requests import write_bodies
 from loadtests.paced.scenario import Scenario
 from loadtests.paced.schedule import arrivals
 from loadtests.paced.troubles import fault_injection, marks_of
-from loadtests.requests.open_loop import F64
-from loadtests.servers.step_batches import I64, Batches, record_batches
-from loadtests.servers.step_counts import counts_of
 from tollgate.errors import InputError, ServerError
+from tollgate.latency_budget.layers import Queues, queues_of, split
+from tollgate.latency_budget.step_batches import I64, Batches, record_batches
+from tollgate.latency_budget.step_counts import counts_of
+from tollgate.load.arrivals import F64
+from tollgate.load.asyncio_sender import send_in_python
+from tollgate.load.bodies import Load
+from tollgate.load.compiled_sender import send_compiled
+from tollgate.load.results import Results
 from tollgate.repository.product_models import read_product
 
 # Record the work of the steps during a run: time per layer, and every batch.

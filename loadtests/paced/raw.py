@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.paced.calls import CALL
 from loadtests.paced.scenario import Scenario
-from loadtests.requests.open_loop import F64
 from tollgate.errors import InputError
+from tollgate.load.arrivals import F64
+from tollgate.load.results import CALL
 
 VERSION = 2
 # Version whose layers came from Triton's traces, with other bounds: left out.

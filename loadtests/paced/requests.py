@@ -4,18 +4,17 @@ Write the requests of a scenario: purchases that continue a history, some of the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from loadtests.paced.scenario import Scenario, Shift
-from loadtests.requests.bodies import bodies_of, frame
-from loadtests.requests.open_loop import F64
-from loadtests.requests.traffic import Traffic, fixed_width
+from loadtests.requests.bodies import bodies_of
+from tollgate.load.arrivals import F64
+from tollgate.load.bodies import Bodies
+from tollgate.load.traffic import Traffic, fixed_width
 from tollgate.schema import AMOUNT, EVENT_TIME
 
 NAME_DIGITS = 9  # of a request's id; its number in the schedule, so that traces find it
@@ -23,23 +22,6 @@ _AT_ONCE = 20_000  # requests per write
 _TERMINAL = "terminal_id"
 
 Columns = dict[str, npt.NDArray[Any]]
-
-
-class Bodies(msgspec.Struct, frozen=True, eq=False):
-    """
-    The gRPC bodies of N requests in a file.
-
-    Attributes:
-        path: Path of the file.
-        offsets: Offset of each body, and the end of the last one; uint64 [N + 1].
-        rows: Rows in each request.
-        poisoned: Rows of each request that break a rule; uint8 [N].
-    """
-
-    path: Path
-    offsets: npt.NDArray[np.uint64]
-    rows: int
-    poisoned: npt.NDArray[np.uint8]
 
 
 def write_bodies(
@@ -86,21 +68,6 @@ def write_bodies(
             lengths[part.start + 1 : part.stop + 1] = bodies.shape[1]
             bodies.tofile(file)
     return Bodies(path, np.cumsum(lengths, dtype=np.uint64), rows, poisoned)
-
-
-def bodies_from(requests: Sequence[Any], *, rows: int, path: Path) -> Bodies:
-    """
-    Write requests that the caller made; none of their rows breaks a rule.
-
-    Args:
-        requests: N ModelInferRequests.
-        rows: Rows in each request.
-        path: Path of the file to write.
-    """
-    framed = [frame(one.SerializeToString()) for one in requests]
-    path.write_bytes(b"".join(framed))
-    ends = np.cumsum([0, *map(len, framed)], dtype=np.uint64)
-    return Bodies(path, ends, rows, np.zeros(len(framed), np.uint8))
 
 
 def shift_late(

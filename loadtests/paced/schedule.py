@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from loadtests.paced.scenario import Scenario
-from loadtests.requests.open_loop import F64
+from tollgate.load.arrivals import F64
 
 _STEP_S = 0.01  # step of the lookup table; rates hardly change within it
 

@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.latency_budget.busy_share import StepOverlap, at_once
 from loadtests.paced.raw import STEPS, Raw
 from loadtests.pages.measures import (
     Calls,
@@ -21,6 +20,7 @@ from loadtests.pages.measures import (
 from loadtests.pages.parts import Part, parts_of
 from loadtests.results.percentiles import Latency, latency_of, percentile
 from tollgate.errors import InputError
+from tollgate.latency_budget.busy_share import StepOverlap, at_once
 from tollgate.schema import Degraded
 
 _INVALID = "INVALID_ARGUMENT"  # status of a request with only bad rows

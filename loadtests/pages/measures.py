@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.paced.calls import ANSWERED, NO_ANSWER
 from loadtests.paced.raw import Raw
 from loadtests.results.percentiles import Latency, latency_of
+from tollgate.load.results import ANSWERED, NO_ANSWER
 
 # Their callers have waited: they count among the latencies, with that time.
 IN_VAIN = (NO_ANSWER, "DEADLINE_EXCEEDED")

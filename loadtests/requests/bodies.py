@@ -8,45 +8,20 @@ by their type, ids by the way they are generated.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import InputError
+from tollgate.load.bodies import frame
 from tollgate_client.codec import requests_of
 from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
-_FRAME = struct.Struct(">BI")  # of gRPC: compressed or not, length of the message
 _LENGTH_BYTES = 4  # before each element of a BYTES tensor
 DEADLINE_S = 1.0  # the client's default deadline
 
 Columns = Mapping[str, npt.NDArray[np.generic]]
-
-
-def frame(message: bytes) -> bytes:
-    """Put gRPC's five-byte header before a message."""
-    return _FRAME.pack(0, len(message)) + message
-
-
-def unframe(body: bytes) -> bytes:
-    """
-    Return the message in a gRPC body.
-
-    Raises:
-        InputError: It is compressed, truncated, or more than one message.
-    """
-    if len(body) < _FRAME.size:
-        raise InputError("gRPC body", f"{len(body)} bytes are less than its head")
-    compressed, length = _FRAME.unpack_from(body)
-    if compressed or length != len(body) - _FRAME.size:
-        raise InputError(
-            "gRPC body",
-            f"compressed {compressed}, {length} bytes declared, "
-            f"{len(body) - _FRAME.size} there",
-        )
-    return body[_FRAME.size :]
 
 
 def bodies_of(

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
-from loadtests.requests.bodies import unframe
 from tollgate.errors import InputError
+from tollgate.load.bodies import unframe
 from tollgate.schema import Degraded
 from tollgate_client.codec import texts_of
 

@@ -13,10 +13,10 @@ from loadtests.requests.bodies import bodies_of
 from loadtests.requests.closed_loop import Scenario
 from loadtests.requests.generator import TAIL_S, Generator, GeneratorRun, run_h2load
 from loadtests.requests.recorded_answers import Tally, tally
-from loadtests.requests.traffic import Traffic
 from loadtests.results.percentiles import Latency, latency_of
-from loadtests.servers.process_usage import Use, use_of
 from tollgate.errors import ServerError
+from tollgate.load.process_usage import Use, use_of
+from tollgate.load.traffic import Traffic
 from tollgate.server.serving.embedded import Embedded
 from tollgate.server.triton import control
 

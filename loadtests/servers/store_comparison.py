@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.load.store_contents import values_of
 from tollgate.repair.spool_segments import segments
 from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
 from tollgate.store.event_writer import EventWriter
@@ -22,8 +22,6 @@ MOST_DRAIN_S = 120.0
 _LOOK_EVERY_S = 0.02
 _SETTLE_S = 0.5  # a step writes its rows to disk within a tenth of that
 _DEADLINE_S = 30.0
-# Product, hash of its state, entity; not feeds, lists, tables, stored decisions.
-_ENTITY = re.compile(rb"tollgate:[^:]+:[0-9a-f]{16}:")
 
 
 class StoreComparison(msgspec.Struct, frozen=True):
@@ -98,19 +96,6 @@ def _stays_empty(spool: Path) -> bool:
             return True
         time.sleep(_LOOK_EVERY_S)
     return False
-
-
-def values_of(url: str) -> dict[bytes, bytes]:
-    """Read every entity's value, and no other data of a product in its store."""
-    import redis
-
-    with redis.Redis.from_url(url) as client:
-        keys = [
-            key
-            for key in client.scan_iter(b"tollgate:*", count=10_000)
-            if _ENTITY.match(key)
-        ]
-        return dict(zip(keys, client.mget(keys), strict=True)) if keys else {}
 
 
 def _purchases(

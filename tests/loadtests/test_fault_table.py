@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from loadtests.faults import WHOLE_IN_A_ROW, StoreFault, outcome_of, to_markdown
-from loadtests.paced.calls import ANSWERED, CALL, NO_ANSWER, Results
 from loadtests.servers.store_comparison import StoreComparison
+from tollgate.load.results import ANSWERED, CALL, NO_ANSWER, Results
 from tollgate.schema import Degraded
 
 FAULT = StoreFault("gone", "the store is gone", behind_proxy=False)

@@ -23,7 +23,7 @@ from loadtests.requests.recorded_answers import Tally
 from loadtests.results.measure import Run, Work
 from loadtests.results.percentiles import Latency
 from loadtests.results.surroundings import CHECKOUT
-from loadtests.servers.process_usage import Use
+from tollgate.load.process_usage import Use
 
 
 @pytest.mark.slow

@@ -15,9 +15,9 @@ from loadtests.overload import (
     table,
     without_tls,
 )
-from loadtests.paced.calls import CALL, Results
 from loadtests.paced.raw import Server
 from tollgate.gateway.template import TEMPLATE
+from tollgate.load.results import CALL, Results
 
 
 def results(*rows: tuple[float, float, int]) -> Results:

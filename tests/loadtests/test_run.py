@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadtests.paced.calls import ANSWERED
 from loadtests.paced.raw import read_raw
 from loadtests.page import main as page
 from loadtests.run import main as run
+from tollgate.load.results import ANSWERED
 from tollgate.testing import TestServer
 
 pytestmark = pytest.mark.skipif(

@@ -10,10 +10,10 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2
 
-from loadtests.requests.hostile_requests import good_request
 from tests.support.gateway.gateways import PATIENT_S, SERVICE, Place, ask, live, running
 from tollgate.errors import InvalidRequest
 from tollgate.gateway.template import Gateway
+from tollgate.load.hostile_requests import good_request
 from tollgate.testing import TestServer
 from tollgate_client import Client, DecisionClient, Fallback, Options, tls_from
 

@@ -18,11 +18,10 @@ import pytest
 from google.protobuf.unknown_fields import UnknownFieldSet
 from tritonclient.grpc import service_pb2
 
-from loadtests.hostile import outcomes_of, post
-from loadtests.requests.hostile_requests import Hostile, good_request, hostile_requests
 from tests.support.gateway.gateways import PATIENT_S, SERVICE, Place, bearer, running
-from tollgate.gateway.gateway_metrics import GatewayMetrics
+from tollgate.gateway.gateway_metrics import GatewayMetrics, outcomes_of
 from tollgate.gateway.template import Gateway
+from tollgate.load.hostile_requests import Hostile, good_request, hostile_requests, post
 
 pytestmark = pytest.mark.system("nginx", "nghttp", "openssl")
 

@@ -20,7 +20,6 @@ import msgspec
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from loadtests.requests.hostile_requests import good_request, hostile_requests
 from tests.support.gateway.gateways import (
     PATIENT_S,
     SERVICE,
@@ -30,6 +29,7 @@ from tests.support.gateway.gateways import (
     free_port,
 )
 from tollgate.errors import InvalidRequest, Unavailable
+from tollgate.load.hostile_requests import good_request, hostile_requests
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate_client import (
     AsyncDecisionClient,

@@ -274,3 +274,17 @@ class GatewayMetrics:
     def _bound(self, every: int, caller: int, bulk: int) -> None:
         for of, number in (("all", every), ("caller", caller), ("bulk", bulk)):
             self._under_way.labels(of).set(number)
+
+
+def outcomes_of(metrics: GatewayMetrics, *, caller: str) -> Counter[tuple[str, str]]:
+    """Count a caller's requests by outcome and status."""
+    found: Counter[tuple[str, str]] = Counter()
+    for family in metrics.registry.collect():
+        for sample in family.samples:
+            if (
+                sample.name == "tollgate_gateway_requests_total"
+                and sample.labels["caller"] == caller
+            ):
+                key = sample.labels["outcome"], sample.labels["status"]
+                found[key] += int(sample.value)
+    return found

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from loadtests.baseline.json_bodies import json_bodies
-from loadtests.requests.traffic import fixed_width
+from tollgate.load.traffic import fixed_width
 
 
 @pytest.mark.parametrize("rows", [1, 2, 16])

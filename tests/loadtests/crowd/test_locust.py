@@ -24,9 +24,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from loadtests.paced.calls import ANSWERED
 from loadtests.paced.raw import Raw, read_raw
 from loadtests.run import main as run
+from tollgate.load.results import ANSWERED
 from tollgate.server.processes.environment import free_port
 from tollgate.testing import TestServer
 

@@ -20,10 +20,10 @@ from loadtests.journey.stages import STAGES, Stage, run_stages
 from loadtests.journey.turns import PARTS, Plan, run_turn
 from loadtests.requests.closed_loop import pick
 from loadtests.requests.generator import make_generator
-from loadtests.requests.traffic import Traffic, traffic_of
-from loadtests.servers.store_filling import HISTORY_DAYS, served_spec, simulated_history
 from tollgate.errors import ServerError
 from tollgate.history import History
+from tollgate.load.store_contents import HISTORY_DAYS, served_spec, simulated_history
+from tollgate.load.traffic import Traffic, traffic_of
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ from loadtests.journey.turns import Plan, in_flight, summarize
 from loadtests.requests.closed_loop import SCENARIOS
 from loadtests.requests.generator import Generator, GeneratorRun, Log
 from loadtests.requests.recorded_answers import RecordedAnswers
-from loadtests.requests.traffic import Traffic
-from loadtests.servers.process_usage import Use
+from tollgate.load.process_usage import Use
+from tollgate.load.traffic import Traffic
 
 START_US = 1_700_000_000_000_000
 

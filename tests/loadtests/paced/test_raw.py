@@ -8,7 +8,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from loadtests.paced.calls import CALL
 from loadtests.paced.raw import (
     BATCH,
     About,
@@ -22,6 +21,7 @@ from loadtests.paced.raw import (
 from loadtests.paced.scenario import Phase, Scenario, ScenarioFault
 from loadtests.paced.troubles import Target, fault_injection, marks_of
 from tollgate.errors import InputError
+from tollgate.load.results import CALL
 
 SCENARIO = Scenario(
     phases=(Phase(seconds=4, rate=100), Phase(seconds=2, rate=100, to=300)),

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from loadtests.paced.requests import Bodies, write_bodies
+from loadtests.paced.requests import write_bodies
 from loadtests.paced.scenario import Phase, Scenario, Shift
-from loadtests.requests.bodies import unframe
-from loadtests.requests.traffic import Traffic, fixed_width
+from tollgate.load.bodies import Bodies, unframe
+from tollgate.load.traffic import Traffic, fixed_width
 from tollgate_client.codec import texts_of
 
 COUNT = 600

@@ -18,14 +18,15 @@ from time import perf_counter
 import numpy as np
 import pytest
 
-from loadtests.paced.callers import send_in_python
-from loadtests.paced.calls import ANSWERED, NO_ANSWER, Load, Results
-from loadtests.paced.compiled import compile_sender, read_ended, send_compiled
 from loadtests.paced.requests import write_bodies
 from loadtests.paced.scenario import Phase, Scenario
-from loadtests.requests.open_loop import F64, evenly
-from loadtests.requests.traffic import Traffic, fixed_width
 from tollgate.errors import InputError, ServerError, SetupError
+from tollgate.load.arrivals import F64, evenly
+from tollgate.load.asyncio_sender import send_in_python
+from tollgate.load.bodies import Load
+from tollgate.load.compiled_sender import compile_sender, read_ended, send_compiled
+from tollgate.load.results import ANSWERED, NO_ANSWER, Results
+from tollgate.load.traffic import Traffic, fixed_width
 from tollgate.server.processes.environment import free_port
 from tollgate.testing import Answer, TestServer
 

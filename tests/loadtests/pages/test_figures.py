@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from loadtests.paced.calls import CALL, NO_ANSWER
 from loadtests.paced.raw import About, Mark, Raw
 from loadtests.paced.scenario import Phase, Scenario
 from loadtests.pages.cells import spread
 from loadtests.pages.figures import Figures, figures_of, groups_of
 from loadtests.pages.tables import tables_of
 from tollgate.errors import InputError
+from tollgate.load.results import CALL, NO_ANSWER
 
 KINDS = ("answered", NO_ANSWER, "UNAVAILABLE", "INVALID_ARGUMENT")
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from loadtests.requests.bodies import DEADLINE_S, Columns, bodies_of, frame, unframe
-from loadtests.requests.traffic import fixed_width
+from loadtests.requests.bodies import DEADLINE_S, Columns, bodies_of
 from tollgate.errors import InputError
+from tollgate.load.bodies import frame, unframe
+from tollgate.load.traffic import fixed_width
 from tollgate_client.codec import requests_of, texts_of
 from tollgate_client.columns import FRAUD_INPUTS, check_columns
 

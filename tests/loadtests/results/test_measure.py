@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from loadtests.requests.bodies import frame
 from loadtests.requests.generator import GeneratorRun, Log
 from loadtests.requests.recorded_answers import Answer, RecordedAnswers
 from loadtests.results.measure import Work, summarize
-from loadtests.servers.process_usage import Use
+from tollgate.load.bodies import frame
+from tollgate.load.process_usage import Use
 from tollgate_client.codec import bytes_tensor
 
 START_US = 1_700_000_000_000_000

@@ -18,7 +18,7 @@ from loadtests.results.run_report import (
     to_markdown,
 )
 from loadtests.results.surroundings import MeasurementConditions
-from loadtests.servers.process_usage import Use
+from tollgate.load.process_usage import Use
 
 
 def run_of(requests_per_s: float, *, degraded: int = 0, failed: int = 0) -> Run:

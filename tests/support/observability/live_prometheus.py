@@ -14,11 +14,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loadtests.servers.supervised import Supervised, supervised
 from tests.support.checkout import CHECKOUT
 from tests.support.gateway.gateways import make_place
 from tollgate.server.processes.environment import free_port
-from tollgate_client import Client, tls_from
+from tollgate.testing.supervised import Supervised, supervised
+from tollgate_client.client import Client
+from tollgate_client.options import tls_from
 
 REPOSITORY = CHECKOUT / "model_repository"
 RULES = CHECKOUT / "helm" / "tollgate" / "files" / "alerts"

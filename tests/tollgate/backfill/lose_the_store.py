@@ -28,7 +28,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from loadtests.servers.store_filling import HISTORY_DAYS, simulated_history
 from tests.tollgate.repair.outage_under_load import (
     REPOSITORY,
     columns_of,
@@ -40,6 +39,7 @@ from tollgate.backfill.materialize import materialize
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.features.windows.entity_entries import ENTRY, HEADER
 from tollgate.history import History
+from tollgate.load.store_contents import HISTORY_DAYS, simulated_history
 from tollgate.repair.spool_segments import segments
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.serving.embedded import serve

@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadtests.paced.callers import send
-from loadtests.requests.open_loop import evenly
-from loadtests.requests.synthetic import synthetic_purchases
-from loadtests.servers.step_batches import record_batches
-from loadtests.servers.supervised import Supervised, supervised
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.features.spec.request_inputs import all_fields, wire_inputs
+from tollgate.latency_budget.step_batches import record_batches
+from tollgate.load.arrivals import evenly
+from tollgate.load.asyncio_sender import send
+from tollgate.load.synthetic import synthetic_purchases
 from tollgate.server.address import find_server
 from tollgate.supervisor.stubs import find_stubs
+from tollgate.testing.supervised import Supervised, supervised
 from tollgate_client.codec import requests_of
 from tollgate_client.columns import check_columns
 

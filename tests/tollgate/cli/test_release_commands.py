@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.servers.supervised import Supervised, supervised
 from tollgate.repository.releases.release_file import read_release
+from tollgate.testing.supervised import Supervised, supervised
 
 pytestmark = pytest.mark.slow
 

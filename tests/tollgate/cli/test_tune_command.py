@@ -15,10 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.servers.supervised import Supervised, supervised
-from loadtests.tuner.override import Override
-from loadtests.tuner.settings import Roles
-from loadtests.tuner.space import Candidate
 from tollgate.cli.operations.tune_command import tune as tune_here
 from tollgate.errors import InputError, ServerError
 from tollgate.repository.product_models import read_product
@@ -26,6 +22,10 @@ from tollgate.server.address import Address, find_server
 from tollgate.server.serving.loaded import record_path
 from tollgate.server.triton import control
 from tollgate.supervisor.fault_log import read_faults
+from tollgate.testing.supervised import Supervised, supervised
+from tollgate.tuning.override import Override
+from tollgate.tuning.settings import Roles
+from tollgate.tuning.space import Candidate
 
 pytestmark = pytest.mark.slow
 

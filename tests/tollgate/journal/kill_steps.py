@@ -23,12 +23,12 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from loadtests.servers.supervised import Supervised, supervised
 from tests.support.journal.numbered_decisions import chunks_in, ends_in, wait_until
 from tollgate.errors import TollgateError
 from tollgate.server.address import find_server
 from tollgate.supervisor.recovery import MOST  # deaths a minute that are mended
-from tollgate_client import Client
+from tollgate.testing.supervised import Supervised, supervised
+from tollgate_client.client import Client
 
 CHECKOUT = Path(__file__).parents[3]
 STEP = "fraud_decision"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.servers.supervised import Supervised
-from loadtests.servers.supervised import supervised as supervised_up
 from tollgate.observability.metrics_table import PAGES, MetricRow
-from tollgate_client import Client
+from tollgate.testing.supervised import Supervised
+from tollgate.testing.supervised import supervised as supervised_up
+from tollgate_client.client import Client
 
 pytestmark = pytest.mark.slow
 

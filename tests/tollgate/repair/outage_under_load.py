@@ -28,14 +28,18 @@ from typing import Any
 
 import numpy as np
 
-from loadtests.paced.callers import send
-from loadtests.paced.calls import Results
-from loadtests.requests.open_loop import evenly
-from loadtests.requests.traffic import traffic_of
-from loadtests.servers.store_comparison import values_of
-from loadtests.servers.store_filling import HISTORY_DAYS, fill_store, simulated_history
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import History
+from tollgate.load.arrivals import evenly
+from tollgate.load.asyncio_sender import send
+from tollgate.load.results import Results
+from tollgate.load.store_contents import (
+    HISTORY_DAYS,
+    fill_store,
+    simulated_history,
+    values_of,
+)
+from tollgate.load.traffic import traffic_of
 from tollgate.repair.spool_segments import segments
 from tollgate.schema import EVENT_TIME, TRANSACTION_ID
 from tollgate.server.processes.redis_server import EmbeddedRedis

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.servers.supervised import Supervised, supervised
 from tollgate.errors import TollgateError
 from tollgate.repository.releases.activation import compose_release
 from tollgate.repository.releases.quarantine import quarantine, unreleased_versions
@@ -24,6 +23,7 @@ from tollgate.server.address import find_server
 from tollgate.server.triton.probe import probe
 from tollgate.supervisor.fault_log import read_faults
 from tollgate.supervisor.versions.detection import DetectedVersion, VersionDetector
+from tollgate.testing.supervised import Supervised, supervised
 
 pytestmark = pytest.mark.slow
 

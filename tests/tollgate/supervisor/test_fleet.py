@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from loadtests.servers.supervised import Supervised, supervised
 from tollgate.repository.releases.activation import activate, compose_next
 from tollgate.repository.remote.objects import Objects
 from tollgate.repository.remote.working_copy import WorkingCopy
 from tollgate.repository.snapshot import RepositorySnapshot
+from tollgate.testing.supervised import Supervised, supervised
 
 pytestmark = pytest.mark.slow
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import redis
 
-from loadtests.servers.supervised import Supervised
 from tests.support.products.second_product import copy_repository
 from tollgate.cli.pipeline import wait_for_store
 from tollgate.schema import Degraded
 from tollgate.server.address import find_server
-from tollgate_client import Client
+from tollgate.testing.supervised import Supervised
+from tollgate_client.client import Client
 
 pytestmark = pytest.mark.slow
 

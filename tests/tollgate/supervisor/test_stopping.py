@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.servers.supervised import Supervised
 from tollgate.errors import ServerError
 from tollgate.server.address import find_server
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.triton.probe import probe
+from tollgate.testing.supervised import Supervised
 
 pytestmark = pytest.mark.slow
 

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 import redis
 
-from loadtests.servers.supervised import Supervised
 from tests.support.products.second_product import copy_repository
 from tollgate.cli.pipeline import wait_for_store
 from tollgate.errors import ServerError
 from tollgate.server.address import find_server
-from tollgate_client import Client, Decisions
+from tollgate.testing.supervised import Supervised
+from tollgate_client.client import Client
+from tollgate_client.decisions import Decisions
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-from loadtests.servers.supervised import Supervised
-from loadtests.servers.supervised import supervised as supervised_up
 from tollgate.errors import ServerError
 from tollgate.server.address import find_server
 from tollgate.server.processes.redis_server import EmbeddedRedis
@@ -30,6 +28,8 @@ from tollgate.supervisor.product_supervisor import ProductSupervisor
 from tollgate.supervisor.recovery import Flapping, Recovery
 from tollgate.supervisor.replicas import query_replica
 from tollgate.supervisor.stubs import find_stubs
+from tollgate.testing.supervised import Supervised
+from tollgate.testing.supervised import supervised as supervised_up
 
 pytestmark = pytest.mark.slow
 

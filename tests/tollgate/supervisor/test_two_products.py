@@ -15,7 +15,6 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
-from loadtests.servers.supervised import Supervised
 from tests.support.products.second_product import (
     add_product,
     copy_repository,
@@ -29,7 +28,8 @@ from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.serving.copy_slots import Slots
 from tollgate.supervisor.fault_log import Fault, read_faults
 from tollgate.supervisor.stubs import find_stubs
-from tollgate_client import Client
+from tollgate.testing.supervised import Supervised
+from tollgate_client.client import Client
 
 pytestmark = pytest.mark.slow
 

@@ -16,9 +16,9 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from loadtests.servers.step_batches import record_batches
-from loadtests.servers.supervised import Supervised
 from tollgate.errors import InvalidRequest
+from tollgate.latency_budget.step_batches import record_batches
+from tollgate.testing.supervised import Supervised
 from tollgate.tracing.context import sample
 from tollgate_client import AsyncDecisionClient, DecisionClient, Fallback, Options
 

@@ -14,7 +14,7 @@ from tollgate.cli.options import Json
 from tollgate.errors import SetupError
 
 if TYPE_CHECKING:
-    from loadtests.latency_budget.layers import Judged
+    from tollgate.latency_budget.layers import Judged
 
 
 def budget(
@@ -75,11 +75,10 @@ def budget(
     Exit status 1: the 99th percentile of a layer (`request`: its mean) exceeds its
     budget, or too few responses arrive in time.
     """
-    from loadtests.latency_budget.layers import judge
-    from loadtests.latency_budget.measured_budget import Load, measure
     from tollgate.cli import pipeline
     from tollgate.cli.operations.budget_report import print_layers, print_steps, to_json
-    from tollgate.features.spec.request_inputs import all_fields, wire_inputs
+    from tollgate.latency_budget.layers import judge
+    from tollgate.latency_budget.measurement import Load, measure
     from tollgate.repository.product_models import read_product
     from tollgate.repository.slo import read_slo
     from tollgate.server.address import find_server
@@ -107,8 +106,6 @@ def budget(
         state=chosen.state_path,
         models=read_product(folder, chosen.product),
         spec=spec,
-        inputs=wire_inputs(spec),
-        fields=all_fields(spec),
     )
     judged = judge(found.split, promise.layers_ms)
     in_time = found.in_time_percent(promise.within_ms)

@@ -10,10 +10,10 @@ from rich.table import Table
 from tollgate.cli import console
 
 if TYPE_CHECKING:
-    from loadtests.latency_budget.layers import Judged
-    from loadtests.latency_budget.measured_budget import Measured
-    from loadtests.requests.open_loop import F64
     from tollgate.cli.operations.slo_limits import Promise
+    from tollgate.latency_budget.layers import Judged
+    from tollgate.latency_budget.measurement import Measured
+    from tollgate.load.arrivals import F64
 
 _PERCENTILES = (50, 99)
 

@@ -10,12 +10,11 @@ import typer
 from tollgate.cli import console, pipeline
 from tollgate.cli.operations.slo_limits import promise_of
 from tollgate.cli.repositories import open_for_reading
-from tollgate.features.spec.request_inputs import all_fields, wire_inputs
 from tollgate.repository.slo import read_slo
 from tollgate.settings import Settings
 
 if TYPE_CHECKING:
-    from loadtests.latency_budget.measured_budget import Load
+    from tollgate.latency_budget.measurement import Load
 
 
 def judge_answers(
@@ -33,7 +32,7 @@ def judge_answers(
     Raises:
         ServerError: No server responds at the address.
     """
-    from loadtests.latency_budget.measured_budget import measure_answers
+    from tollgate.latency_budget.measurement import measure_answers
 
     with open_for_reading(chosen) as models:
         slo = read_slo(models, product=chosen.product)
@@ -44,8 +43,6 @@ def judge_answers(
         load,
         product=chosen.product,
         spec=spec,
-        inputs=wire_inputs(spec),
-        fields=all_fields(spec),
     )
     latency_ms = sent.latency_s * 1e3
     in_time = 100 * float(np.mean(sent.answered & (latency_ms <= promise.within_ms)))

@@ -16,11 +16,11 @@ from tollgate.cli.options import Json
 from tollgate.errors import InputError, SetupError
 
 if TYPE_CHECKING:
-    from loadtests.tuner.bench import Bench, TuningOptions
-    from loadtests.tuner.driving import Traffic
-    from loadtests.tuner.tuning import TuningResult
     from tollgate.server.address import Address
     from tollgate.settings import Settings
+    from tollgate.tuning.bench import Bench, TuningOptions
+    from tollgate.tuning.driving import Traffic
+    from tollgate.tuning.tuning import TuningResult
 
 Product = Annotated[
     str | None, typer.Option(help="Ensemble to tune.", show_default="fraud")
@@ -109,7 +109,7 @@ def tune(
     server's steps many times; after the search the steps run with their previous
     settings. Exit status 1: nothing better.
     """
-    from loadtests.tuner.bench import TuningOptions
+    from tollgate.tuning.bench import TuningOptions
 
     chosen = console.settings(product=product, state=state)
     wanted = TuningOptions(
@@ -124,6 +124,7 @@ def tune(
         rate_per_s=rate,
         seed=seed,
         cores=len(os.sched_getaffinity(0)),
+        command=_command_line(preset, seconds, values or [], rows=rows, p99=p99),
     )
     server = _server(chosen, yes=yes or restore, write=write)
     try:
@@ -152,7 +153,7 @@ def _tune(
     restore: bool,
     as_json: bool,
 ) -> None:
-    from loadtests.tuner.bench import Bench
+    from tollgate.tuning.bench import Bench
 
     traffic = _traffic(server, product=chosen.product, rows=wanted.rows)
     bench = Bench(server, wanted, traffic=traffic, state=chosen.state_path)
@@ -184,20 +185,28 @@ def _tune(
             console.out.print(f"written  {path}", highlight=False, soft_wrap=True)
 
 
+def _command_line(
+    preset: str, seconds: float, values: list[str], *, rows: int, p99: float | None
+) -> str:
+    """Write the command line without names of folders."""
+    words = [f"--preset {preset}", f"--seconds {seconds:g}"]
+    words += [f"--try {one}" for one in values]
+    words += [f"--rows {rows}"] if rows > 1 else []
+    words += [f"--p99 {p99:g}"] if p99 else []
+    return " ".join(["tollgate tune", *words])
+
+
 def _traffic(server: Address, *, product: str, rows: int) -> Traffic:
     """Describe the requests of the product, for the load."""
-    from loadtests.tuner.driving import Traffic
     from tollgate.cli import pipeline
-    from tollgate.features.spec.request_inputs import all_fields, wire_inputs
     from tollgate.repository.slo import read_slo
+    from tollgate.tuning.driving import Traffic
 
     folder = Path(server.repository)
     spec = pipeline.served_spec(folder, product=product)
     return Traffic(
         product=product,
         spec=spec,
-        inputs=wire_inputs(spec),
-        fields=all_fields(spec),
         rows=rows,
         within_ms=read_slo(folder, product=product).latency_objective_ms,
     )
@@ -205,8 +214,8 @@ def _traffic(server: Address, *, product: str, rows: int) -> Traffic:
 
 def _server(chosen: Settings, *, yes: bool, write: bool) -> Address:
     """Find the server; refuse one that may have callers."""
-    from loadtests.tuner.bench import require_idle
     from tollgate.server.address import find_server
+    from tollgate.tuning.bench import require_idle
 
     server = find_server(chosen.state_path)
     if server is None:
@@ -220,7 +229,11 @@ def _server(chosen: Settings, *, yes: bool, write: bool) -> Address:
             problem = "would load this server and restart its steps; say `staging: "
             problem += "true` in tollgate.yaml where that may be, or --yes"
             raise InputError("tune", problem)
-        require_idle(server)
+        try:
+            require_idle(server)
+        except InputError as error:
+            problem = f"{error.problem}; --yes goes on all the same"
+            raise InputError(error.source, problem) from error
     return server
 
 
@@ -248,7 +261,7 @@ def _print_result(bench: Bench, tuned: TuningResult, folder: Path) -> None:
     """Print the Pareto front, a comparison with the best, and where the rest is."""
     from rich.table import Table
 
-    from loadtests.tuner import story
+    from tollgate.tuning import story
 
     table = Table(box=None, pad_edge=False)
     columns = ("requests/s", "decisions/s", "p50 ms", "p99 ms", "CPU s/1,000")

@@ -1,1 +1,0 @@
-"""Simulated servers for tests of the load tests."""

@@ -1,0 +1,1 @@
+"""Simulated servers for tests of tuning."""

@@ -1,0 +1,1 @@
+"""Send requests to a server at fixed rates, and record the result of each."""

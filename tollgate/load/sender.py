@@ -1,0 +1,71 @@
+"""Open a sender of requests: the compiled one if possible, else asyncio."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from tollgate.errors import SetupError
+from tollgate.load.arrivals import F64
+from tollgate.load.asyncio_sender import AsyncioSender
+from tollgate.load.compiled_sender import CompiledSender, compile_sender
+from tollgate.load.results import Results
+
+
+class Sender(Protocol):
+    """Interface of the senders."""
+
+    @property
+    def name(self) -> str:
+        """Return a name of one or two words."""
+
+    def at_times(self, requests: Sequence[Any], at_s: F64) -> Results:
+        """
+        Send each when it is due, ascending from 0, without waiting for any answer.
+        """
+
+    def one_by_one(self, requests: Sequence[Any], *, run_s: float) -> Results:
+        """Send each when the one before is answered, for `run_s` seconds."""
+
+
+def best_sender(
+    grpc_url: str,
+    *,
+    timeout_s: float,
+    rows: int,
+    folder: Path,
+    report: Callable[[str], None] = lambda line: None,
+) -> Sender:
+    """
+    Return the compiled sender, or the asyncio one if that cannot be compiled.
+
+    Args:
+        grpc_url: host:port.
+        timeout_s: Time after which a caller gives up, s.
+        rows: Rows in each request.
+        folder: Folder for files of the sender; no other process may use it.
+        report: Called with one line when there is no compiled sender.
+    """
+    try:
+        compile_sender(folder)
+    except SetupError as error:
+        report(f"{error}; until then asyncio sends, some hundred requests a second")
+        return AsyncioSender(grpc_url, timeout_s)
+    return CompiledSender(grpc_url, timeout_s, rows, folder)
+
+
+@contextmanager
+def open_sender(grpc_url: str, *, timeout_s: float, rows: int) -> Iterator[Sender]:
+    """
+    Open the compiled sender, or asyncio where there is no compiler.
+
+    Args:
+        grpc_url: host:port.
+        timeout_s: Time after which a caller gives up, s.
+        rows: Rows in each request.
+    """
+    with tempfile.TemporaryDirectory(prefix="tollgate-send-") as folder:
+        yield best_sender(grpc_url, timeout_s=timeout_s, rows=rows, folder=Path(folder))
