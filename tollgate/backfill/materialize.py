@@ -16,14 +16,57 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.backfill.checkpoint import Checkpoint
 from tollgate.backfill.pace import Pace, open_pace
+from tollgate.errors import StoreError
 from tollgate.features.spec.feature_spec import Entity, FeatureSpec
 from tollgate.history import History
 from tollgate.replay import FRAUD_LABEL, labels_of, purchases_of
 from tollgate.store.event_writer import EVENTS_PER_CALL, EventWriter, WriteOutcome
 from tollgate.store.redis.redis_store import RedisStore
 from tollgate.store.store_events import Purchases
+
+_TTL_S = 7 * 86_400
+
+
+class Checkpoint:
+    """
+    Store the progress of one history into one state's values.
+
+    It is stored in the same store: if the values are lost, it is lost too.
+
+    Args:
+        spec: The spec of the values.
+        history: Fingerprint that distinguishes the history from others.
+        store: The store of both.
+    """
+
+    def __init__(self, spec: FeatureSpec, history: str, store: RedisStore) -> None:
+        state = f"tollgate:{spec.product}:{spec.state_hash:016x}"
+        self._key = f"{state}.history:{history}".encode()  # not an entity's value
+        self._store = store
+
+    def read(self) -> int:
+        """
+        Return the number of purchases that are done; 0 when none is known.
+
+        Raises:
+            StoreError: The store did not reply.
+        """
+        _, (value,) = self._store.flush([], extra_commands=[(b"GET", self._key)])
+        return int(value) if isinstance(value, bytes) and value.isdigit() else 0
+
+    def write(self, done: int) -> None:
+        """
+        Store the number of purchases that are done.
+
+        Raises:
+            StoreError: The store did not reply, or refused.
+        """
+        command = (b"SET", self._key, str(done).encode(), b"EX", str(_TTL_S).encode())
+        _, (reply,) = self._store.flush([], extra_commands=[command])
+        if isinstance(reply, Exception):
+            raise StoreError(f"the store refused: {reply}") from reply
+
 
 I64 = npt.NDArray[np.int64]
 Progress = Callable[[int, int], None]

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.backfill.checkpoint import Checkpoint
+from tollgate.backfill.materialize import Checkpoint
 from tollgate.backfill.pace import open_pace
 from tollgate.errors import StoreError
 from tollgate.features.feature_tables import Slots, TableRows, pack_slots, unpack_slots

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from tollgate.journal.chunks import CommandBuilder
-from tollgate.journal.journal_rows import Heading
+from tollgate.journal.journal_rows import CommandBuilder, Heading
 from tollgate.journal.journal_spool import JournalSpool
 from tollgate.journal.journal_stream import JournalStream
 from tollgate.journal.journal_writer import JournalWriter, ReportCallback

@@ -17,17 +17,51 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from tollgate.errors import StoreError, StoreLost, trace_of
-from tollgate.journal.chunks import Chunk, CommandBuilder, Numbered, pack, runs
 from tollgate.journal.decision_record import decode_chunk
-from tollgate.journal.journal_rows import Heading, Rows
+from tollgate.journal.journal_rows import (
+    Chunk,
+    CommandBuilder,
+    Heading,
+    Numbered,
+    Rows,
+    pack,
+    runs,
+)
 from tollgate.journal.journal_spool import JournalSpool
 from tollgate.journal.journal_stream import JournalStream
 from tollgate.journal.mark import Mark, dead_marks
 from tollgate.journal.stream_entries import End
-from tollgate.journal.writer_counts import JournalCounts
 from tollgate.store.redis.redis_store import Command
 from tollgate.worker import Worker
+
+
+class JournalCounts(msgspec.Struct):
+    """
+    Counters of one writer, in records unless stated otherwise.
+
+    Attributes:
+        appended: Records handed over, including dropped ones.
+        written: Records acknowledged by the stream, without those from the spool.
+        spooled: Records synced to local disk because the stream could not take them.
+        dropped: Records lost for lack of room, or because they could not be packed.
+        drained: Chunks from the spool that the stream acknowledged.
+        unreadable: Number of these chunks that this version cannot read.
+        buffered: Records in memory now.
+        full: True if the stream is full.
+    """
+
+    appended: int = 0
+    written: int = 0
+    spooled: int = 0
+    dropped: int = 0
+    drained: int = 0
+    unreadable: int = 0
+    buffered: int = 0
+    full: bool = False
+
 
 # Deliver chunks to the Redis stream, or to the spool if the stream takes none.
 #

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isnan
 
-from tollgate.audit.chain.clock import utc_text
+from tollgate.audit.chain.links import utc_text
 from tollgate.monitor.accuracy import LEVELS, DailyAccuracy, LabelCounts, day_text
 from tollgate.monitor.charts import ChartLine, bars, lines, number, stacked, strip
 from tollgate.monitor.decision_windows import ReleaseWindows, Window

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from tollgate.errors import InputError
-from tollgate.journal.answer_columns import StoreCommands
 from tollgate.journal.journal_opening import open_writer
 from tollgate.journal.journal_rows import Heading, Rows
-from tollgate.journal.journal_writer import JournalWriter
-from tollgate.journal.writer_counts import JournalCounts
+from tollgate.journal.journal_writer import JournalCounts, JournalWriter
+from tollgate.journal.stored_decision_commands import StoreCommands
 from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import STORE_URL_VARIABLE
 from tollgate.steps import triton

@@ -48,7 +48,7 @@ Bool = npt.NDArray[np.bool_]
 # the age of the watermark is the age of the events that the windows may lack. The
 # writer of a feed that has caught up advances the watermark although no event came. A
 # stream delivers events by partitions, each with its own watermark
-# (tollgate/stream/marks.py): the watermark of the feed is the lowest of them.
+# (tollgate/stream/consumer.py): the watermark of the feed is the lowest of them.
 
 PURCHASES, LABELS = "purchases", "labels"
 FEEDS = (PURCHASES, LABELS)

@@ -3,7 +3,7 @@ Poll, apply, dead-letter and commit events: at-least-once delivery, exactly-once
 
 The store's one function applies events; it recognises by its id an event that it has
 seen. So a batch that is delivered again, because its consumer died between applying and
-committing, changes nothing.
+committing, changes nothing. docs/streams.md has the table of the metrics.
 """
 
 from __future__ import annotations
@@ -13,17 +13,26 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from tollgate.errors import StoreError
 from tollgate.store.event_writer import EventWriter, WriteOutcome
-from tollgate.store.lookups import LABELS, PURCHASES
+from tollgate.store.lookups import (
+    FEEDS,
+    LABELS,
+    PURCHASES,
+    feed_key,
+    pack_watermark,
+    partition_key,
+    unpack_watermark,
+)
+from tollgate.store.redis.redis_store import RedisStore, describe_error
 from tollgate.stream.events import LABEL, PURCHASE, EventCodec
-from tollgate.stream.marks import FeedMarks
-from tollgate.stream.metrics import StreamMetrics
 from tollgate.stream.source import Buried, Message, Source
 from tollgate.worker import run_until_idle
 
@@ -206,3 +215,250 @@ class StreamConsumer:
             else:
                 return True
         return False
+
+
+INTERVAL_S = 1.0  # the steps read them equally often
+_MOST_AHEAD_US = 60_000_000  # clocks of two machines differ by less than that
+
+I64 = npt.NDArray[np.int64]
+Mark = tuple[str, int]  # a feed and a partition
+
+
+class FeedMarks:
+    """
+    Write the watermarks of one consumer to the store, for the steps to read.
+
+    Each partition of a feed has its own watermark in the store; the watermark of the
+    feed is the lowest of them. So one consumer that lags, or a partition that no
+    consumer reads, holds the feed's watermark back, whatever the others do. A watermark
+    only goes forward: events that were applied stay applied, and a group that reads old
+    events again moves nothing back.
+
+    Args:
+        source: Source of the events.
+        store: Store of the watermarks.
+        product: The product.
+        feeds: Feeds that the source carries; others are not written.
+        metrics: The metrics to update.
+        now_us: The wall clock, µs since the epoch.
+        interval_s: Interval between writes.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        store: RedisStore,
+        *,
+        product: str,
+        feeds: Sequence[str],
+        metrics: StreamMetrics,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self._source = source
+        self._store = store
+        self._product = product
+        self._feeds = tuple(feeds)
+        self._metrics = metrics
+        self._now_us = now_us
+        self._interval_s = interval_s
+        self._update_at_s = 0.0
+        self._own_us: dict[Mark, int] = {}
+        self._refused = False
+
+    def applied(self, feed: str, partition: I64, time_us: I64) -> None:
+        """
+        Record the events of a batch that is applied.
+
+        The oldest of them counts: while a feed lags, it is only known to have come this
+        far, and a single clock that is ahead must not hide it.
+
+        Args:
+            feed: Feed of the events.
+            partition: Partition of each; int64 [N].
+            time_us: Time of each; int64 [N].
+        """
+        if feed in self._feeds:
+            for at in np.unique(partition).tolist():
+                self._raise((feed, at), int(time_us[partition == at].min()))
+
+    def update(self) -> None:
+        """
+        Bring the store's watermarks up to date, once per interval.
+
+        Call it when everything polled is applied. If the store does not reply, the next
+        call writes them.
+        """
+        if not self._feeds or time.monotonic() < self._update_at_s:
+            return
+        self._update_at_s = time.monotonic() + self._interval_s
+        try:
+            for partition, until_us in self._source.caught_up().items():
+                for feed in self._feeds:
+                    self._raise((feed, partition), until_us)
+            self._write(self._now_us())
+        except StoreError as exc:
+            log.debug("watermarks: %s", exc)
+
+    def _raise(self, mark: Mark, time_us: int) -> None:
+        self._own_us[mark] = max(time_us, self._own_us.get(mark, 0))
+
+    def _write(self, now_us: int) -> None:
+        """Read all watermarks of the feeds, and write those that have advanced."""
+        partitions = range(self._source.partition_count())
+        marks = [(feed, at) for feed in self._feeds for at in partitions]
+        keys = [self._key(mark) for mark in marks]
+        keys += [feed_key(self._product, feed) for feed in self._feeds]
+        found = dict(zip(keys, self._run([(b"GET", key) for key in keys]), strict=True))
+        known = {key: _valid_us(value, now_us) for key, value in found.items()}
+        commands = []
+        for feed in self._feeds:
+            reached = []
+            for at in partitions:
+                key = self._key((feed, at))
+                mark_us = min(self._own_us.get((feed, at), 0), now_us)
+                if mark_us > known[key]:
+                    commands.append((b"SET", key, mark_us))
+                reached.append(max(mark_us, known[key]))
+            whole_us = min(reached, default=0)
+            key = feed_key(self._product, feed)
+            if whole_us > known[key]:
+                commands.append((b"SET", key, whole_us))
+            if whole_us:
+                self._metrics.feed(feed, watermark_us=whole_us, now_us=now_us)
+        self._run(
+            [
+                (verb, key, pack_watermark(mark_us, now_us=now_us))
+                for verb, key, mark_us in commands
+            ]
+        )
+
+    def _key(self, mark: Mark) -> bytes:
+        feed, partition = mark
+        return partition_key(
+            self._product, feed, source=self._source.name, partition=partition
+        )
+
+    def _run(self, commands: list[tuple[Any, ...]]) -> list[Any]:
+        if not commands:
+            return []
+        _, replies = self._store.flush([], extra_commands=commands)
+        for reply in replies:
+            if isinstance(reply, Exception) and not self._refused:
+                self._refused = True  # log it once: the store would refuse again
+                log.warning("the store refuses watermarks: %s", describe_error(reply))
+        return replies
+
+
+def _valid_us(value: object, now_us: int) -> int:
+    """
+    Read a watermark; 0 if it is invalid, or so far ahead that a clock must be wrong.
+    """
+    time_us = unpack_watermark(value) or 0
+    return min(time_us, now_us) if time_us <= now_us + _MOST_AHEAD_US else 0
+
+
+# From an event's time to its effect in the store: live feeds are milliseconds behind, a
+# feed that catches up is hours behind.
+LAG_BUCKETS_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 5, 15, 60, 300, 3600, 86_400)
+APPLY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+# Watermarks are exported once a second, and compared with limits of minutes.
+AGE_BUCKETS_S = (1, 5, 30, 60, 300, 900, 3_600, 21_600, 86_400)
+
+_PRODUCT = ("product",)
+_FEED = ("product", "feed")
+
+
+class StreamMetrics:
+    """Hold the metrics of one consumer, in a separate registry."""
+
+    def __init__(self, product: str) -> None:
+        self.registry = CollectorRegistry()
+        self._product = product
+        self._events = Counter(
+            "tollgate_stream_events",
+            "Events taken from the feed, by kind and outcome",
+            ("product", "kind", "outcome"),
+            registry=self.registry,
+        )
+        self.retries = Counter(
+            "tollgate_stream_retries",
+            "Steps that the store or the feed did not answer",
+            _PRODUCT,
+            registry=self.registry,
+        ).labels(product)
+        self.backlog = self._gauge(
+            "backlog", "Events that wait in this consumer's share of the feed"
+        ).labels(product)
+        self.partitions = self._gauge(
+            "partitions", "Partitions that this consumer reads"
+        ).labels(product)
+        self._lag_s = self._gauge(
+            "lag_seconds",
+            "Age of the newest event applied; 0 when nothing waits",
+            labels=_FEED,
+        )
+        self._event_lag_s = self._histogram(
+            "event_lag_seconds",
+            "Age of a batch's oldest event when it was applied",
+            buckets=LAG_BUCKETS_S,
+            labels=_FEED,
+        )
+        self._mark_s = self._gauge(
+            "feed_watermark_seconds",
+            "Event time that all partitions of the feed have come to",
+            labels=_FEED,
+        )
+        self._mark_age_s = self._histogram(
+            "feed_age_seconds",
+            "Age of the feed's watermark, each second",
+            buckets=AGE_BUCKETS_S,
+            labels=_FEED,
+        )
+        self.apply_s = self._histogram(
+            "apply_seconds", "Time to apply one batch", buckets=APPLY_BUCKETS_S
+        ).labels(product)
+
+    def count(self, kind: str, outcome: str, number: int) -> None:
+        """Add events of a kind (purchase, label, unknown) with an outcome."""
+        if number:
+            self._events.labels(self._product, kind, outcome).inc(number)
+
+    def lag(self, feed: str, *, oldest_s: float, newest_s: float) -> None:
+        """Export the ages of the oldest and the newest event of a batch."""
+        self._event_lag_s.labels(self._product, feed).observe(oldest_s)
+        self._lag_s.labels(self._product, feed).set(newest_s)
+
+    def no_lag(self) -> None:
+        """Export a lag of 0: no event is pending."""
+        for feed in FEEDS:
+            self._lag_s.labels(self._product, feed).set(0)
+
+    def feed(self, feed: str, *, watermark_us: int, now_us: int) -> None:
+        """
+        Export a feed's watermark and its age; both arguments are µs since the epoch.
+        """
+        self._mark_s.labels(self._product, feed).set(watermark_us / 1e6)
+        age_s = max(0, now_us - watermark_us) / 1e6
+        self._mark_age_s.labels(self._product, feed).observe(age_s)
+
+    def _gauge(
+        self, name: str, text: str, *, labels: tuple[str, ...] = _PRODUCT
+    ) -> Gauge:
+        return Gauge(f"tollgate_stream_{name}", text, labels, registry=self.registry)
+
+    def _histogram(
+        self,
+        name: str,
+        text: str,
+        *,
+        buckets: tuple[float, ...],
+        labels: tuple[str, ...] = _PRODUCT,
+    ) -> Histogram:
+        return Histogram(
+            f"tollgate_stream_{name}",
+            text,
+            labels,
+            registry=self.registry,
+            buckets=buckets,
+        )

@@ -1,5 +1,5 @@
 """
-Consume events from Kafka, by librdkafka's consumer group protocol.
+Consume events from Kafka, by librdkafka's consumer group protocol; produce them.
 
 Offsets are committed explicitly, after the batch is applied. A rebalance happens only
 inside a poll, when no batch is in progress, so no partition is ever taken from a
@@ -161,6 +161,7 @@ log = logging.getLogger(__name__)
 
 DEAD_LETTERS_SUFFIX = ".dead-letters"
 _TIMEOUT_S = 10.0
+_FEED_TIMEOUT_S = 30.0
 # Settings that this module requires; a file of settings must not change them.
 _FIXED = ("enable.auto.commit", "enable.auto.offset.store", "group.id")
 
@@ -335,3 +336,57 @@ class KafkaSource:
             log.warning("the feed: %s", error.str())
             return
         raise StoreError(f"the feed cannot be read: {error.str()}")
+
+
+class KafkaFeed:
+    """
+    Send events to a Kafka topic.
+
+    Args:
+        brokers: host:port, joined by commas.
+        topic: Topic to write to; it must exist, or the cluster must create it.
+        settings: librdkafka's own, such as TLS and SASL.
+    """
+
+    def __init__(
+        self, brokers: str, *, topic: str, settings: Mapping[str, Any]
+    ) -> None:
+        import confluent_kafka as kafka
+
+        self._topic = topic
+        self._failed: list[str] = []
+        try:
+            self._producer: Any = kafka.Producer(
+                {
+                    "bootstrap.servers": brokers,
+                    "linger.ms": 20,
+                    **settings,
+                    "enable.idempotence": True,
+                }
+            )
+        except (kafka.KafkaException, ValueError, TypeError) as exc:
+            raise InputError("kafka settings", str(exc)) from exc
+
+    def send(self, keys: Sequence[bytes], events: Sequence[bytes]) -> None:
+        """Produce events and wait for their acknowledgements."""
+        for key, event in zip(keys, events, strict=True):
+            while True:
+                try:
+                    self._producer.produce(
+                        self._topic, event, key=key, on_delivery=self._on_delivery
+                    )
+                except BufferError:  # its queue is full: give it time to send
+                    self._producer.poll(0.1)
+                else:
+                    break
+        left = self._producer.flush(_FEED_TIMEOUT_S)
+        if left or self._failed:
+            why = self._failed[0] if self._failed else "no acknowledgement in time"
+            raise StoreError(f"the feed cannot be written: {why}")
+
+    def close(self) -> None:
+        """Do nothing: every send was flushed."""
+
+    def _on_delivery(self, error: Any, _message: Any) -> None:
+        if error is not None:
+            self._failed.append(error.str())

@@ -1,5 +1,5 @@
 """
-Consume events from Redis Streams.
+Consume events from Redis Streams, and produce them.
 
 A feed is one or more streams, its partitions, named `FEED:0`, `FEED:1`, …; a producer
 puts all events of one entity into one of them (`partition_of`). Within a consumer group
@@ -130,6 +130,7 @@ RETAIN_S = 86_400.0  # applied events stay for other readers of the feed
 
 _TIDY_S = 60.0
 _ANSWER_S = 5.0
+_FEED_ANSWER_S = 30.0
 _CONSUMER = "tollgate"
 _NEW, _OURS = b">", b"0"
 
@@ -351,3 +352,39 @@ def _streams_of(reply: Any) -> list[tuple[bytes, list[tuple[bytes, Any]]]]:
     if isinstance(reply, dict):
         return [(name, entries[0]) for name, entries in reply.items()]
     return list(reply or [])
+
+
+class RedisFeed:
+    """
+    Send events to Redis Streams.
+
+    Args:
+        url: redis://, rediss:// or unix:// address.
+        feed: Prefix of the partitions' stream names.
+        partitions: Number of streams; the same for all users of the feed.
+    """
+
+    def __init__(self, url: str, *, feed: str, partitions: int = 1) -> None:
+        import redis
+
+        self._errors = redis.exceptions
+        self._redis: Any = open_client(url, timeout_s=_FEED_ANSWER_S)
+        self._feed = feed
+        self._partitions = partitions
+
+    def send(self, keys: Sequence[bytes], events: Sequence[bytes]) -> None:
+        """Append events to their partitions."""
+        pipe = self._redis.pipeline(transaction=False)
+        for key, event in zip(keys, events, strict=True):
+            number = partition_of(key, partitions=self._partitions)
+            pipe.xadd(stream_name(self._feed, number), {FIELD: event})
+        try:
+            pipe.execute()
+        except (self._errors.RedisError, OSError) as exc:
+            raise StoreError(
+                f"the feed cannot be written: {describe_error(exc)}"
+            ) from exc
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._redis.close()

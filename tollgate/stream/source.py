@@ -1,4 +1,4 @@
-"""The interface of every source of events, whatever system carries them."""
+"""The interfaces of every source and feed of events, whatever system carries them."""
 
 from __future__ import annotations
 
@@ -74,3 +74,13 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Leave the group; other consumers get the messages that are not committed."""
+
+
+class Feed(Protocol):
+    """Send events, each with the id of the entity that determines their order."""
+
+    def send(self, keys: Sequence[bytes], events: Sequence[bytes]) -> None:
+        """Send events to the feed; they are stored when it returns."""
+
+    def close(self) -> None:
+        """Close the connection."""

@@ -27,9 +27,9 @@ from loadtests.baseline.lean.rows import (
     note_earlier,
 )
 from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
-from tollgate.journal.answer_columns import StoreCommands
 from tollgate.journal.journal_opening import open_writer
 from tollgate.journal.journal_rows import Heading
+from tollgate.journal.stored_decision_commands import StoreCommands
 from tollgate.policy import RowFacts, decide
 from tollgate.repository.models.model_files import MODEL_FILE
 from tollgate.repository.releases.release_file import read_release

@@ -10,9 +10,8 @@ import msgspec
 import numpy as np
 import redis
 
-from tollgate.journal.chunks import CommandBuilder
 from tollgate.journal.decision_record import Records, decode_chunk
-from tollgate.journal.journal_rows import Heading, Rows
+from tollgate.journal.journal_rows import CommandBuilder, Heading, Rows
 from tollgate.journal.journal_spool import MOST_BYTES, JournalSpool
 from tollgate.journal.journal_stream import MOST_STREAM_BYTES, JournalStream
 from tollgate.journal.journal_writer import GATHER_S, MOST_ROWS, JournalWriter

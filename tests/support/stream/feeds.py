@@ -12,8 +12,7 @@ from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.store.store_events import Labels, Purchases
 from tollgate.stream.consumer import StreamConsumer
 from tollgate.stream.events import EventCodec
-from tollgate.stream.feed import Feed
-from tollgate.stream.source import Source
+from tollgate.stream.source import Feed, Source
 
 DAY_US = 86_400_000_000
 NOW_US = 1_700_000_000_000_000

@@ -25,7 +25,7 @@ from tests.support.audit.random_records import REPOSITORY, made
 from tests.support.audit.record_tampering import OF_RECORDS, Tampering
 from tollgate.audit.chain.anchor import AnchorFile, AnchorMark, read_anchor
 from tollgate.audit.chain.chain import Chain
-from tollgate.audit.chain.link_content import LinkContent
+from tollgate.audit.chain.links import LinkContent
 from tollgate.audit.chain.verification import VerificationResult, verify
 from tollgate.audit.releases.archive import ReleaseArchive
 from tollgate.audit.worker.late_checks import flag_new

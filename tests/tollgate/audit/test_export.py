@@ -17,8 +17,12 @@ from tests.support.audit.random_records import REPOSITORY, SPEC_HASH, made
 from tollgate.audit.chain import merkle
 from tollgate.audit.releases.archived_release import FeatureRange
 from tollgate.audit.review.lookup import find_record
-from tollgate.audit.review.record_page import decision_page
-from tollgate.audit.review.record_text import DEGRADED_TEXTS, field_text, place_among
+from tollgate.audit.review.record_text import (
+    DEGRADED_TEXTS,
+    decision_page,
+    field_text,
+    place_among,
+)
 from tollgate.audit.worker.late_checks import flag_new
 from tollgate.audit.worker.reasons import ReasonSealer
 from tollgate.errors import InputError

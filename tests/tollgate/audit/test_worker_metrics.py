@@ -12,9 +12,8 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.audit.random_records import DECIDED_US, made
-from tollgate.audit.chain.clock import utc_text, utc_us
-from tollgate.audit.worker.audit_metrics import WorkerMetrics
-from tollgate.audit.worker.audit_worker import JournalWorker
+from tollgate.audit.chain.links import utc_text, utc_us
+from tollgate.audit.worker.audit_worker import JournalWorker, WorkerMetrics
 from tollgate.audit.worker.chunk_source import ChunkSource
 from tollgate.journal.decision_record import encode_chunk
 from tollgate.journal.stream_entries import (

@@ -46,7 +46,7 @@ from tollgate.server.serving.embedded import serve
 from tollgate.store.event_writer import EventWriter
 from tollgate.store.redis.redis_store import RedisStore
 from tollgate.stream.events import EventCodec
-from tollgate.stream.feed import RedisFeed
+from tollgate.stream.redis_streams import RedisFeed
 
 CHECKOUT = REPOSITORY.parent
 TOLLGATE = (sys.executable, "-c", "from tollgate.cli import main; main()")

@@ -17,7 +17,7 @@ import yaml
 
 from tollgate.audit.chain.verification import VerificationResult
 from tollgate.audit.releases.journal_replay import ReplayResult
-from tollgate.audit.releases.label_accuracy import ReleaseAccuracy
+from tollgate.audit.releases.labelled_decisions import ReleaseAccuracy
 from tollgate.audit.review.explanation import ExplainedRecord
 from tollgate.challenger.trial_report import TrialReport
 from tollgate.cli import console, main

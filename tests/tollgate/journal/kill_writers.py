@@ -40,9 +40,9 @@ from tests.support.journal.numbered_decisions import (
     rows_of,
     wait_until,
 )
-from tollgate.journal.chunks import Chunk
 from tollgate.journal.decision_record import Records
 from tollgate.journal.journal_opening import DEADLINE_S
+from tollgate.journal.journal_rows import Chunk
 from tollgate.journal.journal_spool import JournalSpool
 from tollgate.journal.journal_stream import JournalStream
 from tollgate.journal.journal_writer import JournalWriter

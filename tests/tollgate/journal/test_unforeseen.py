@@ -21,8 +21,8 @@ from tests.support.journal.numbered_decisions import (
     writer_of,
 )
 from tollgate.errors import JournalError
-from tollgate.journal.chunks import pack
 from tollgate.journal.decision_record import decode_chunk
+from tollgate.journal.journal_rows import pack
 from tollgate.journal.journal_spool import JournalSpool
 from tollgate.journal.journal_stream import JournalStream
 from tollgate.journal.journal_writer import Delivery

@@ -21,7 +21,7 @@ from tests.support.monitor.sealed_journals import (
     shifted,
     vectors,
 )
-from tollgate.audit.chain.link_content import LinkContent
+from tollgate.audit.chain.links import LinkContent
 from tollgate.audit.releases.archived_release import NAME
 from tollgate.audit.worker.retention import retain
 from tollgate.errors import InputError

@@ -14,7 +14,7 @@ from prometheus_client import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from tollgate.audit.worker.audit_metrics import WorkerMetrics
+from tollgate.audit.worker.audit_worker import WorkerMetrics
 from tollgate.challenger.challenger_metrics import TrialMetrics
 from tollgate.challenger.challenger_worker import TrialWorkerCounts
 from tollgate.challenger.decision_counts import ALL, Arm, Group, Pairs
@@ -29,7 +29,7 @@ from tollgate.observability.metrics_table import (
     series_names,
     tables_text,
 )
-from tollgate.stream.metrics import StreamMetrics
+from tollgate.stream.consumer import StreamMetrics
 from tollgate.worker import LoopCollector
 
 PAPER = Path(__file__).parents[3] / "docs" / "metrics.md"

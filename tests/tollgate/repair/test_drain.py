@@ -17,8 +17,13 @@ import redis
 
 from tollgate.errors import StoreError
 from tollgate.features.spec.feature_spec import FeatureSpec
-from tollgate.repair.background import drain_text, draining
-from tollgate.repair.drain import DEAD_LETTERS, DrainResult, SpoolDrain
+from tollgate.repair.drain import (
+    DEAD_LETTERS,
+    DrainResult,
+    SpoolDrain,
+    drain_text,
+    draining,
+)
 from tollgate.repair.event_spool import PurchaseSpool
 from tollgate.repair.spool_segments import (
     SegmentFile,

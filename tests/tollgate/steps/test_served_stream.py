@@ -24,7 +24,7 @@ from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.server.triton.launcher import SPOOL_FOLDER
 from tollgate.store.store_events import Purchases
 from tollgate.stream.events import EventCodec
-from tollgate.stream.feed import RedisFeed
+from tollgate.stream.redis_streams import RedisFeed
 from tollgate_client import Client, Decisions
 
 pytestmark = pytest.mark.slow

@@ -15,8 +15,8 @@ import redis
 from tollgate.journal.decision_record import Records, decode_chunk
 from tollgate.journal.journal_opening import open_writer
 from tollgate.journal.journal_rows import Heading
+from tollgate.journal.journal_writer import JournalCounts
 from tollgate.journal.stream_entries import stream_key
-from tollgate.journal.writer_counts import JournalCounts
 from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import context_dtype
 from tollgate.server.processes.redis_server import EmbeddedRedis

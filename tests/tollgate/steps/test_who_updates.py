@@ -25,12 +25,9 @@ from tollgate.store.lookups import FEEDS, PURCHASES, feed_key
 from tollgate.store.redis.redis_store import RedisStore
 from tollgate.store.store_events import Labels, Packer, Purchases
 from tollgate.store.store_opening import open_fallback_chain
-from tollgate.stream.consumer import StreamConsumer
+from tollgate.stream.consumer import FeedMarks, StreamConsumer, StreamMetrics
 from tollgate.stream.events import EventCodec
-from tollgate.stream.feed import RedisFeed
-from tollgate.stream.marks import FeedMarks
-from tollgate.stream.metrics import StreamMetrics
-from tollgate.stream.redis_streams import RedisSource
+from tollgate.stream.redis_streams import RedisFeed, RedisSource
 
 NOW_US = time.time_ns() // 1000
 DAY_US = 86_400_000_000

@@ -35,11 +35,9 @@ from tollgate.store.redis.store_address import open_client
 from tollgate.store.store_events import Labels, Purchases
 from tollgate.store.store_opening import StoreSettings, open_fallback_chain
 from tollgate.store.stored_decisions import stored_decision_key
-from tollgate.stream.consumer import StreamConsumer
+from tollgate.stream.consumer import StreamConsumer, StreamMetrics
 from tollgate.stream.events import EventCodec
-from tollgate.stream.feed import RedisFeed
-from tollgate.stream.metrics import StreamMetrics
-from tollgate.stream.redis_streams import RedisSource
+from tollgate.stream.redis_streams import RedisFeed, RedisSource
 
 PAPER = Path(__file__).parents[3] / "docs" / "store.md"
 FEED = "tollgate.fraud.events"

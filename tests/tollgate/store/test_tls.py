@@ -29,8 +29,7 @@ from tollgate.store.redis.pipelined_connection import open_pipeline
 from tollgate.store.redis.redis_store import RedisStore
 from tollgate.store.redis.store_address import open_client
 from tollgate.store.store_events import Purchases
-from tollgate.stream.feed import RedisFeed
-from tollgate.stream.redis_streams import RedisSource
+from tollgate.stream.redis_streams import RedisFeed, RedisSource
 from tollgate_client import Client
 
 pytestmark = pytest.mark.system("redis-server")

@@ -16,11 +16,9 @@ from tests.support.stream.watermarks import Clock
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.store.event_writer import EventWriter
 from tollgate.store.redis.redis_store import RedisStore
-from tollgate.stream.consumer import StreamConsumer
-from tollgate.stream.feed import KafkaFeed, RedisFeed
-from tollgate.stream.kafka import KafkaSource
-from tollgate.stream.metrics import StreamMetrics
-from tollgate.stream.redis_streams import RedisSource
+from tollgate.stream.consumer import StreamConsumer, StreamMetrics
+from tollgate.stream.kafka import KafkaFeed, KafkaSource
+from tollgate.stream.redis_streams import RedisFeed, RedisSource
 from tollgate.stream.source import Source
 
 _numbers = itertools.count()

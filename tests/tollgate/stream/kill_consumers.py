@@ -36,13 +36,10 @@ from tollgate.simulate import simulate
 from tollgate.store.event_writer import EventWriter
 from tollgate.store.lookups import FEEDS
 from tollgate.store.redis.redis_store import RedisStore
-from tollgate.stream.consumer import StreamConsumer
+from tollgate.stream.consumer import FeedMarks, StreamConsumer, StreamMetrics
 from tollgate.stream.events import EventCodec
-from tollgate.stream.feed import KafkaFeed, RedisFeed
-from tollgate.stream.kafka import KafkaSource
-from tollgate.stream.marks import FeedMarks
-from tollgate.stream.metrics import StreamMetrics
-from tollgate.stream.redis_streams import RedisSource
+from tollgate.stream.kafka import KafkaFeed, KafkaSource
+from tollgate.stream.redis_streams import RedisFeed, RedisSource
 
 SPEC = Path(__file__).resolve().parents[3] / (
     "model_repository/fraud_features/1/features.yaml"

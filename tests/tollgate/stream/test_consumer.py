@@ -35,10 +35,8 @@ from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.store.event_writer import INCOMPATIBLE, TOO_LATE, EventWriter
 from tollgate.store.redis.redis_store import RedisStore
 from tollgate.store.store_events import Labels, Packer, Purchases
-from tollgate.stream.consumer import StreamConsumer
-from tollgate.stream.feed import RedisFeed
-from tollgate.stream.metrics import StreamMetrics
-from tollgate.stream.redis_streams import RedisSource
+from tollgate.stream.consumer import StreamConsumer, StreamMetrics
+from tollgate.stream.redis_streams import RedisFeed, RedisSource
 
 
 def entries_of(spec: FeatureSpec, client: redis.Redis, customer: bytes = b"c") -> Any:

@@ -23,14 +23,11 @@ from tollgate.store.lookups import FEEDS, LABELS, PURCHASES
 from tollgate.store.redis.redis_store import RedisStore
 from tollgate.store.store_events import Labels, Purchases
 from tollgate.store.store_opening import StoreSettings, open_fallback_chain
-from tollgate.stream.consumer import StreamConsumer
+from tollgate.stream.consumer import FeedMarks, StreamConsumer, StreamMetrics
 from tollgate.stream.events import EventCodec
-from tollgate.stream.feed import Feed, KafkaFeed, RedisFeed
-from tollgate.stream.kafka import KafkaSource
-from tollgate.stream.marks import FeedMarks
-from tollgate.stream.metrics import StreamMetrics
-from tollgate.stream.redis_streams import RedisSource
-from tollgate.stream.source import Source
+from tollgate.stream.kafka import KafkaFeed, KafkaSource
+from tollgate.stream.redis_streams import RedisFeed, RedisSource
+from tollgate.stream.source import Feed, Source
 
 LEASE_S, WAIT_S, LONG_S = 0.3, 0.05, 60.0
 

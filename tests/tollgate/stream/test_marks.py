@@ -15,8 +15,7 @@ from tollgate.store.lookups import (
     partition_key,
 )
 from tollgate.store.redis.redis_store import RedisStore
-from tollgate.stream.marks import FeedMarks
-from tollgate.stream.metrics import StreamMetrics
+from tollgate.stream.consumer import FeedMarks, StreamMetrics
 from tollgate.stream.source import Buried, Message
 
 

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from tollgate.audit.chain.anchor import AnchorFile, AnchorMark
 from tollgate.audit.chain.digests import digests
-from tollgate.audit.chain.link_content import LinkContent
 from tollgate.audit.chain.links import (
     LEAVES_SUFFIX,
     NEW,
@@ -25,6 +24,7 @@ from tollgate.audit.chain.links import (
     File,
     Kind,
     Link,
+    LinkContent,
     encode_link,
     file_name,
     hidden_path,

@@ -3,19 +3,43 @@ The chain: numbered links, each with the hash of the one before.
 
 A link is a small JSON file. It names the files that belong to it (for example a segment
 of records, or the files of a release) by SHA-256, and the records in a table by a
-Merkle root. The hash of a link is the SHA-256 of its file's bytes.
+Merkle root. The hash of a link is the SHA-256 of its file's bytes. Times are RFC 3339
+text, UTC.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
 import msgspec
+import polars as pl
 
+from tollgate.audit.chain.digests import columns_of
+from tollgate.audit.chain.merkle import root
 from tollgate.errors import InputError, JournalError
+
+
+def now_us() -> int:
+    """Read the wall clock, µs since the epoch."""
+    return time.time_ns() // 1000
+
+
+def utc_text(time_us: int) -> str:
+    """Format µs since the epoch as RFC 3339, UTC."""
+    moment = datetime.fromtimestamp(time_us / 1e6, timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def utc_us(text: str) -> int:
+    """Parse the output of `utc_text` to µs since the epoch."""
+    moment = datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ")
+    return int(moment.replace(tzinfo=timezone.utc).timestamp()) * 1_000_000
+
 
 FORMAT = 1
 NOTHING = "0" * 64  # `previous` of the first link
@@ -227,3 +251,56 @@ def read_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as exc:
         raise JournalError(path, f"cannot be read: {exc.strerror}") from exc
+
+
+class LinkContent(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+    """
+    Content of a link that is to be added.
+
+    Attributes:
+        kind: Kind of the link.
+        table: Records of the link; None for a link without a table.
+        files: Content of other files, by the part of their name after the link number.
+        writers, gaps, ends, until_us, covers, facts: Same as in `Link`.
+    """
+
+    kind: Kind
+    table: pl.DataFrame | None = None
+    files: Mapping[str, bytes] = {}
+    writers: Sequence[Numbers] = ()
+    gaps: Sequence[Numbers] = ()
+    ends: Sequence[WriterEnd] = ()
+    until_us: int = 0
+    covers: Sequence[int] = ()
+    facts: Mapping[str, str] = {}
+
+    def link(
+        self,
+        number: int,
+        *,
+        chain: str,
+        product: str,
+        previous: str,
+        files: Sequence[File],
+        leaves: Sequence[bytes],
+    ) -> Link:
+        """Return the link of this content, sealed at the current time."""
+        table = self.table
+        return Link(
+            chain=chain,
+            product=product,
+            number=number,
+            kind=self.kind,
+            previous=previous,
+            sealed=utc_text(now_us()),
+            files=tuple(files),
+            rows=0 if table is None else len(table),
+            root="" if table is None else root(leaves).hex(),
+            columns=() if table is None else columns_of(table),
+            writers=tuple(self.writers),
+            gaps=tuple(self.gaps),
+            ends=tuple(self.ends),
+            until_us=self.until_us,
+            covers=tuple(self.covers),
+            facts=dict(self.facts),
+        )

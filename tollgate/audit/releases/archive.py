@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.audit.chain.chain import Chain
-from tollgate.audit.chain.link_content import LinkContent
+from tollgate.audit.chain.links import LinkContent
 from tollgate.audit.releases.archived_release import (
     NAME,
     ArchivedRelease,

@@ -10,13 +10,13 @@ import msgspec
 import polars as pl
 
 from tollgate.audit.chain.anchor import AnchorMark
-from tollgate.audit.chain.evidence import Evidence, prove
 from tollgate.audit.chain.links import (
     Link,
     no_journal,
     read_links,
     removed_links,
 )
+from tollgate.audit.chain.verification import Evidence, prove
 from tollgate.audit.releases.record_rows import SEQUENCE, SUBJECT, WRITER, read_table
 from tollgate.audit.review.pending import NUMBERED
 from tollgate.audit.worker.pseudonyms import TRANSACTION, Subjects, pseudonym

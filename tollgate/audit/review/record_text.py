@@ -1,4 +1,4 @@
-"""Describe the values of a record for a human reviewer."""
+"""Describe a record for a human reviewer, as texts and as an HTML page."""
 
 from __future__ import annotations
 
@@ -14,12 +14,21 @@ from tollgate.audit.releases.archived_release import (
     FeatureRange,
     TrainingDistribution,
 )
-from tollgate.audit.releases.record_rows import FEATURE, FIELD, SUBJECT
+from tollgate.audit.releases.record_rows import (
+    FEATURE,
+    FIELD,
+    PROBABILITY,
+    SEQUENCE,
+    SUBJECT,
+    WRITER,
+)
+from tollgate.audit.review.lookup import SealedRecord
 from tollgate.features.fields import hash_words
 from tollgate.features.spec.description import feature_text, window_text
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.features.windows.entity_entries import MISSING
 from tollgate.schema import REASON_SEPARATOR, Applied, Degraded, floats_at
+from tollgate.templating import render
 
 DEGRADED_TEXTS = {
     Degraded.STORE_UNAVAILABLE: "The store gave no answer in time: some features are "
@@ -258,3 +267,61 @@ def bits_named(bits: int, names: list[str], what: str) -> list[str]:
 def moment(value: Any) -> str:
     """Format a time to the millisecond, UTC."""
     return f"{value:%Y-%m-%d %H:%M:%S}.{value.microsecond // 1000:03d} UTC"
+
+
+def decision_page(found: SealedRecord, archived: ArchivedRelease | None) -> str:
+    """Return a decision as a static HTML document without scripts or other files."""
+    values = found.values
+    return render(
+        "tollgate/audit/templates/decision.html.j2",
+        {
+            "product": found.link.product,
+            "record": f"{values[WRITER]}:{values[SEQUENCE]}",
+            "decision": values["decision"],
+            "decided_at": moment(values["decided_at"]),
+            "figures": _figures(values, archived),
+            "values": values,
+            "reasons": describe_reasons(values, archived),
+            "rules": describe_rules(values, archived),
+            "contributions": [
+                one for one in found.reasons if one.contribution is not None
+            ],
+            "unexplained": _unexplained(found),
+            "inputs": describe_inputs(values, archived),
+            "features": describe_features(values, archived),
+            "labels": archived.policy.labels if archived and archived.policy else (),
+            "probabilities": [
+                value
+                for name, value in values.items()
+                if name.startswith(PROBABILITY) and value is not None
+            ],
+            "degraded": describe_degraded(values),
+            "flags": [Description(check, detail) for check, detail in found.flags],
+            "link": found.link,
+            "row": found.row,
+            "proof": found.evidence,
+        },
+    )
+
+
+def _figures(
+    values: dict[str, Any], archived: ArchivedRelease | None
+) -> list[tuple[str, str]]:
+    """Return the key figures at the top of the page."""
+    score = values["score"]
+    figures = [
+        ("Score", "none" if score is None or score != score else f"{score:.4f}"),
+        ("Release", values["release"]),
+        ("Event applied", APPLIED_TEXTS[Applied(values["applied"])]),
+        ("Stored for training", "yes" if values["consent"] else "no consent"),
+    ]
+    if has_money(values, archived):
+        figures.insert(1, ("Amount", f"{values['amount_cents'] / 100:,.2f}"))
+    return figures
+
+
+def _unexplained(found: SealedRecord) -> str:
+    """Return why no feature is listed that raised the score."""
+    if found.reasons:
+        return "No feature did: the codes above are the only reasons."
+    return found.unexplained or "Not computed yet."

@@ -4,6 +4,7 @@ The journal worker: reads decisions from the stream and seals them into segments
 The worker acknowledges an entry when its records are on disk and linked. If a worker is
 killed before that, the next one receives the entry again. It recognises records that
 are sealed already by writer and sequence number, so no record is lost or stored twice.
+docs/audit.md has the table of its metrics.
 """
 
 from __future__ import annotations
@@ -12,22 +13,28 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tollgate.audit.chain.chain import Chain
-from tollgate.audit.chain.links import WriterEnd
+from tollgate.audit.chain.links import Link, WriterEnd, now_us, utc_us
+from tollgate.audit.releases.archive import ReleaseArchive
 from tollgate.audit.worker.chunk_source import ChunkSource, StreamEntry
-from tollgate.audit.worker.sealing import Sealer
+from tollgate.audit.worker.late_checks import flag_new
+from tollgate.audit.worker.reasons import ReasonSealer
+from tollgate.audit.worker.retention import retain
+from tollgate.audit.worker.sealing import Sealer, missing_in
 from tollgate.errors import JournalError, StoreError, TollgateError
 from tollgate.journal.decision_record import Records, decode_chunk
 from tollgate.journal.stream_entries import decode_end
 from tollgate.worker import run_until_idle
 
 if TYPE_CHECKING:
-    from tollgate.audit.worker.audit_metrics import WorkerMetrics
+    from prometheus_client import Counter, Gauge
+
 
 log = logging.getLogger(__name__)
 
@@ -35,6 +42,7 @@ SEAL_ROWS = 50_000  # some 10 MB, sealed within a second
 SEAL_S = 30.0
 WORKER_LOCK = ".worker.lock"
 
+_RETAIN_EVERY_S = 3_600.0
 _PASSING = (StoreError, JournalError)  # Redis is unreachable, or the disk is full
 _POLLED = 64  # entries per read
 _RETRY_S = (0.1, 0.5, 1.0, 5.0)  # then the last pause repeats
@@ -216,3 +224,134 @@ class JournalWorker:
             else:
                 return True
         return False
+
+
+# A segment is sealed after at most 30 s; a worker that was down has a larger lag.
+LAG_BUCKETS_S = (1, 5, 10, 20, 30, 45, 60, 120, 300, 900, 3_600, 21_600, 86_400)
+
+
+class WorkerMetrics:
+    """
+    Metrics of one worker, in a separate registry.
+
+    Args:
+        product: Product whose decisions the worker seals.
+    """
+
+    def __init__(self, product: str) -> None:
+        from prometheus_client import CollectorRegistry, Histogram
+
+        self.registry = CollectorRegistry()
+        self._product = product
+        self._records = self._counter("sealed_records", "Decisions that were sealed")
+        self._segments = self._counter("segments", "Segments that were sealed")
+        self._doubled = self._counter(
+            "doubled_records", "Decisions that came again, and were left out"
+        )
+        self.dead_letters = self._counter(
+            "dead_letters", "Entries of the stream that are no record"
+        )
+        self.retries = self._counter(
+            "retries", "Times that Redis or the disk were tried again"
+        )
+        self._lost = self._gauge(
+            "lost_records", "Decisions with a number that never came, in the chain"
+        )
+        self._last_sealed = self._gauge(
+            "last_sealed_timestamp_seconds", "When decisions were sealed last"
+        )
+        self._lag_s = Histogram(
+            "tollgate_journal_sealed_lag_seconds",
+            "Age of the oldest decision of a chunk when it was sealed",
+            ("product",),
+            buckets=LAG_BUCKETS_S,
+            registry=self.registry,
+        ).labels(product)
+
+    def known(self, links: Sequence[Link]) -> None:
+        """Set the gauges that follow from the links of a chain."""
+        self._lost.set(sum(missing_in(links).values()))
+        times = [link.sealed for link in links if link.kind == "segment"]
+        if times:
+            self._last_sealed.set(utc_us(times[-1]) / 1e6)
+
+    def sealed(
+        self,
+        batch: Sequence[Records],
+        new: Sequence[Link],
+        *,
+        chain: Sequence[Link],
+        doubled: int,
+    ) -> None:
+        """
+        Count sealed decisions.
+
+        Args:
+            batch: Decisions as they came from the stream.
+            new: Links that were added.
+            chain: All links of the chain.
+            doubled: Number of decisions left out because they were sealed before.
+        """
+        now_s = time.time()
+        for records in batch:
+            self._lag_s.observe(max(0.0, now_s - int(records.decided_us.min()) / 1e6))
+        self._records.inc(sum(link.rows for link in new))
+        self._segments.inc(sum(link.kind == "segment" for link in new))
+        self._doubled.inc(doubled)
+        self.known(chain)
+
+    def _counter(self, name: str, text: str) -> Counter:
+        from prometheus_client import Counter
+
+        full = f"tollgate_journal_{name}"
+        metric = Counter(full, text, ("product",), registry=self.registry)
+        return metric.labels(self._product)
+
+    def _gauge(self, name: str, text: str) -> Gauge:
+        from prometheus_client import Gauge
+
+        full = f"tollgate_journal_{name}"
+        metric = Gauge(full, text, ("product",), registry=self.registry)
+        return metric.labels(self._product)
+
+
+class SealFollowUp:
+    """
+    Runs the work that follows each seal: late checks, reasons and hourly retention.
+
+    Args:
+        chain: Journal to work on.
+        releases: Releases archived in the journal.
+        repository: Model repository with the rest of their files; None for none.
+        keep_s: Retention of segments in seconds; None keeps them forever.
+        say: Called with a message if a step fails; the next seal tries it again.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        releases: ReleaseArchive,
+        *,
+        repository: Path | None,
+        keep_s: float | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self._chain = chain
+        self._releases = releases
+        self._reason_sealer = ReasonSealer(chain, releases, repository=repository)
+        self._keep_s = keep_s
+        self._say = say
+        self._due_s = 0.0
+
+    def __call__(self) -> None:
+        """
+        Run the late checks and the reasons once, and retention if an hour has passed.
+        """
+        try:
+            flag_new(self._chain, self._releases)
+            self._reason_sealer.seal_new()
+            if self._keep_s is not None and time.monotonic() >= self._due_s:
+                self._due_s = time.monotonic() + _RETAIN_EVERY_S
+                retain(self._chain, before_us=now_us() - int(self._keep_s * 1e6))
+        except JournalError as exc:
+            self._say(f"tollgate: {exc}")

@@ -9,8 +9,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tollgate.audit.chain.chain import Chain
-from tollgate.audit.chain.link_content import LinkContent
-from tollgate.audit.chain.links import Link
+from tollgate.audit.chain.links import Link, LinkContent
 from tollgate.audit.releases.record_rows import MOMENT, read_table
 from tollgate.audit.worker.pseudonyms import TRANSACTION, Subjects, pseudonym
 from tollgate.errors import InputError

@@ -7,18 +7,14 @@ of the chain.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import numpy.typing as npt
 import polars as pl
 
 from tollgate.audit.chain.chain import Chain
-from tollgate.audit.chain.clock import now_us
-from tollgate.audit.chain.link_content import LinkContent
-from tollgate.audit.chain.links import Link
+from tollgate.audit.chain.links import Link, LinkContent
 from tollgate.audit.releases.archive import ReleaseArchive
 from tollgate.audit.releases.archived_release import (
     ArchivedRelease,
@@ -35,9 +31,6 @@ from tollgate.audit.releases.record_rows import (
     read_table,
 )
 from tollgate.audit.worker.pseudonyms import TRANSACTION
-from tollgate.audit.worker.reasons import ReasonSealer
-from tollgate.audit.worker.retention import retain
-from tollgate.errors import JournalError
 from tollgate.repository.releases.release_file import spec_hash_text
 from tollgate.schema import REASON_SEPARATOR, Degraded
 
@@ -236,50 +229,3 @@ def _rules(
             rows[row] = True
             details[row] = f"no text for {', '.join(unknown)}"
     return "rules", rows, details
-
-
-# Run the work that follows each seal: late checks, reasons and hourly retention.
-
-_RETAIN_EVERY_S = 3_600.0
-
-
-class SealFollowUp:
-    """
-    Runs the follow-up work of one journal's seals.
-
-    Args:
-        chain: Journal to work on.
-        releases: Releases archived in the journal.
-        repository: Model repository with the rest of their files; None for none.
-        keep_s: Retention of segments in seconds; None keeps them forever.
-        say: Called with a message if a step fails; the next seal tries it again.
-    """
-
-    def __init__(
-        self,
-        chain: Chain,
-        releases: ReleaseArchive,
-        *,
-        repository: Path | None,
-        keep_s: float | None,
-        say: Callable[[str], None],
-    ) -> None:
-        self._chain = chain
-        self._releases = releases
-        self._reason_sealer = ReasonSealer(chain, releases, repository=repository)
-        self._keep_s = keep_s
-        self._say = say
-        self._due_s = 0.0
-
-    def __call__(self) -> None:
-        """
-        Run the late checks and the reasons once, and retention if an hour has passed.
-        """
-        try:
-            flag_new(self._chain, self._releases)
-            self._reason_sealer.seal_new()
-            if self._keep_s is not None and time.monotonic() >= self._due_s:
-                self._due_s = time.monotonic() + _RETAIN_EVERY_S
-                retain(self._chain, before_us=now_us() - int(self._keep_s * 1e6))
-        except JournalError as exc:
-            self._say(f"tollgate: {exc}")

@@ -17,8 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tollgate.audit.chain.chain import Chain
-from tollgate.audit.chain.link_content import LinkContent
-from tollgate.audit.chain.links import Link
+from tollgate.audit.chain.links import Link, LinkContent
 from tollgate.audit.releases.archive import ReleaseArchive
 from tollgate.audit.releases.journal_replay import facts_of
 from tollgate.audit.releases.past_release import open_release

@@ -5,9 +5,14 @@ from __future__ import annotations
 import contextlib
 
 from tollgate.audit.chain.chain import Chain
-from tollgate.audit.chain.clock import utc_text
-from tollgate.audit.chain.link_content import LinkContent
-from tollgate.audit.chain.links import LEAVES_SUFFIX, Link, file_name, path_of
+from tollgate.audit.chain.links import (
+    LEAVES_SUFFIX,
+    Link,
+    LinkContent,
+    file_name,
+    path_of,
+    utc_text,
+)
 from tollgate.repository.atomic import sync_directory
 
 _AGING = ("segment", "flags", "reasons", "labels")  # other kinds hold no personal data

@@ -9,8 +9,7 @@ import numpy as np
 import polars as pl
 
 from tollgate.audit.chain.chain import Chain
-from tollgate.audit.chain.link_content import LinkContent
-from tollgate.audit.chain.links import Link, Numbers, WriterEnd
+from tollgate.audit.chain.links import Link, LinkContent, Numbers, WriterEnd
 from tollgate.audit.releases.archive import ReleaseArchive
 from tollgate.audit.releases.record_rows import SEQUENCE, WRITER, keys_of, table_of
 from tollgate.audit.worker.pseudonyms import Subjects

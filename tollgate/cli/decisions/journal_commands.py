@@ -115,10 +115,13 @@ def run(
     from tollgate.audit.chain.chain import Chain
     from tollgate.audit.chain.segment_files import lock
     from tollgate.audit.releases.archive import ReleaseArchive
-    from tollgate.audit.worker.audit_metrics import WorkerMetrics
-    from tollgate.audit.worker.audit_worker import WORKER_LOCK, JournalWorker
+    from tollgate.audit.worker.audit_worker import (
+        WORKER_LOCK,
+        JournalWorker,
+        SealFollowUp,
+        WorkerMetrics,
+    )
     from tollgate.audit.worker.chunk_source import ChunkSource
-    from tollgate.audit.worker.late_checks import SealFollowUp
     from tollgate.audit.worker.pseudonyms import Subjects
     from tollgate.audit.worker.sealing import Sealer
 
@@ -210,7 +213,7 @@ def erase(
     as_json: Json = False,
 ) -> None:
     """Delete people's keys: their records stay sealed but match no person any more."""
-    from tollgate.audit.chain.clock import now_us, utc_text
+    from tollgate.audit.chain.links import now_us, utc_text
     from tollgate.audit.worker.pseudonyms import FILE, Subjects
 
     wanted = [("customer", customer)] if customer is not None else []
@@ -429,8 +432,8 @@ def dataset(
     """Write served feature vectors with their outcomes, as rows to train on."""
     import io
 
-    from tollgate.audit.chain.clock import now_us, utc_text
-    from tollgate.audit.releases.dataset import dataset as make
+    from tollgate.audit.chain.links import now_us, utc_text
+    from tollgate.audit.releases.labelled_decisions import dataset as make
     from tollgate.errors import InputError
     from tollgate.repository.atomic import replace_file
 
@@ -538,7 +541,7 @@ def export(
     from tollgate.audit.chain.anchor import read_anchor
     from tollgate.audit.releases.archived_release import newest_archived_release
     from tollgate.audit.review.lookup import find_record
-    from tollgate.audit.review.record_page import decision_page
+    from tollgate.audit.review.record_text import decision_page
     from tollgate.audit.worker.pseudonyms import FILE, Subjects
     from tollgate.errors import InputError
     from tollgate.repository.atomic import replace_file
@@ -596,8 +599,7 @@ def retain(
     """
     from tollgate.audit.chain.anchor import AnchorFile
     from tollgate.audit.chain.chain import Chain
-    from tollgate.audit.chain.clock import now_us
-    from tollgate.audit.chain.links import link_name, no_journal
+    from tollgate.audit.chain.links import link_name, no_journal, now_us
     from tollgate.audit.worker.retention import retain as remove
 
     chosen = console.settings(

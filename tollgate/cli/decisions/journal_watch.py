@@ -203,7 +203,7 @@ def _served_spec(chosen: Settings, product: str) -> FeatureSpec:
 
 def now(as_of: datetime | None) -> int:
     """Return the current time, or its substitute; µs since the epoch."""
-    from tollgate.audit.chain.clock import now_us
+    from tollgate.audit.chain.links import now_us
 
     if as_of is None:
         return now_us()

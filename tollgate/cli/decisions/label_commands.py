@@ -22,7 +22,7 @@ from tollgate.cli.options import Json, Product, Repository, State, StoreUrl
 
 if TYPE_CHECKING:
     from tollgate.audit.chain.chain import Chain
-    from tollgate.audit.releases.label_accuracy import ReleaseAccuracy
+    from tollgate.audit.releases.labelled_decisions import ReleaseAccuracy
     from tollgate.features.spec.feature_spec import FeatureSpec
     from tollgate.store.store_events import Labels
 
@@ -160,7 +160,7 @@ def _into_journal(
 
 def _accuracies(chain: Chain, legitimate_after: str | None) -> list[ReleaseAccuracy]:
     """Judge every release on its labelled decisions."""
-    from tollgate.audit.releases.label_accuracy import accuracy_by_release as judge
+    from tollgate.audit.releases.labelled_decisions import accuracy_by_release as judge
     from tollgate.cli.decisions.journal_commands import seconds
 
     before_us = None

@@ -51,7 +51,7 @@ def drain(
 
 def print_drained(drained: Mapping[str, DrainResult]) -> None:
     """Print the result of each spool."""
-    from tollgate.repair.background import drain_text
+    from tollgate.repair.drain import drain_text
 
     for name, done in drained.items():
         console.out.print(f"{name}: {drain_text(done)}", highlight=False)

@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from tollgate.features.spec.feature_spec import FeatureSpec
     from tollgate.settings import Settings
     from tollgate.stream.consumer import StreamConsumer, Tally
-    from tollgate.stream.feed import Feed
-    from tollgate.stream.source import Source
+    from tollgate.stream.source import Feed, Source
 
 STORE_DEADLINE_S = 5.0  # no caller waits for a stream's write
 _SEND_ROWS = 1_000
@@ -82,9 +81,7 @@ def stream(
     """Apply purchase and label events to the store, until Ctrl-C or SIGTERM."""
     from tollgate.store.event_writer import EventWriter
     from tollgate.store.redis.cluster_store import open_store
-    from tollgate.stream.consumer import StreamConsumer
-    from tollgate.stream.marks import FeedMarks
-    from tollgate.stream.metrics import StreamMetrics
+    from tollgate.stream.consumer import FeedMarks, StreamConsumer, StreamMetrics
 
     chosen = console.settings(
         product=product,
@@ -156,12 +153,12 @@ def feed(
     name = topic or _topic(chosen)
     target: Feed
     if kafka is not None:
-        from tollgate.stream.feed import KafkaFeed
+        from tollgate.stream.kafka import KafkaFeed
 
         settings = _kafka_settings(kafka_settings)
         target = KafkaFeed(kafka, topic=name, settings=settings)
     else:
-        from tollgate.stream.feed import RedisFeed
+        from tollgate.stream.redis_streams import RedisFeed
 
         target = RedisFeed(
             chosen.feed_url or running_server.store_url(chosen),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from tollgate.repair.background import draining
+from tollgate.repair.drain import draining
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.address import announced
 from tollgate.server.processes.redis_server import EmbeddedRedis

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from tests.support.audit.decided_records import decided
 from tests.support.audit.random_records import DECIDED_US, SPEC_HASH, made
-from tollgate.audit.releases.dataset import dataset
+from tollgate.audit.releases.labelled_decisions import dataset
 from tollgate.audit.worker.label_journal import pseudonymised, seal_labels
 from tollgate.cli.app import app
 from tollgate.errors import InputError

@@ -19,7 +19,7 @@ from sklearn.metrics import (
 
 from tests.support.audit.random_records import DECIDED_US, made
 from tollgate.audit.chain.verification import verify
-from tollgate.audit.releases.label_accuracy import accuracy_by_release
+from tollgate.audit.releases.labelled_decisions import accuracy_by_release
 from tollgate.audit.worker.label_journal import (
     labels_for_store,
     read_labels,

@@ -8,9 +8,9 @@ from pathlib import Path
 import redis
 
 from tests.support.journal.numbered_decisions import HEADING, name_of, rows_of
-from tollgate.journal.answer_columns import MARGIN_US, StoreCommands
 from tollgate.journal.decision_record import Records
 from tollgate.journal.journal_rows import to_records
+from tollgate.journal.stored_decision_commands import MARGIN_US, StoreCommands
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.store.redis.redis_store import Command
 from tollgate.store.stored_decisions import stored_decision_key
