@@ -8,10 +8,8 @@ import textwrap
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
 from tollgate.errors import ArgumentError, InputError, RepositoryError
 from tollgate.load.sender import best_sender
@@ -25,13 +23,17 @@ from tollgate.repository.slo import read_slo
 from tollgate.server.address import Address
 from tollgate.server.serving.loaded import record_path
 from tollgate.server.triton import control
-from tollgate.tuning import story
-from tollgate.tuning.compare import Comparison
-from tollgate.tuning.driving import Driver, Traffic
-from tollgate.tuning.front import Point, points_of
-from tollgate.tuning.goals import AlsoAlone, Goal, HighestRate, QuickestAnswer
+from tollgate.tuning.driver import Driver, Traffic
+from tollgate.tuning.goals import (
+    AlsoAlone,
+    Goal,
+    HighestRate,
+    QuickestAnswer,
+    limits_of,
+)
 from tollgate.tuning.override import Override
-from tollgate.tuning.seen import Limits, limits_of
+from tollgate.tuning.report import Circumstances, Point, draw, paragraphs, points_of
+from tollgate.tuning.search import TURN, TuningResult, measurer_of, tune
 from tollgate.tuning.settings import Configs, Roles
 from tollgate.tuning.space import (
     LOW_LATENCY,
@@ -40,101 +42,6 @@ from tollgate.tuning.space import (
     candidates,
     narrowed,
 )
-from tollgate.tuning.story import ratio_words
-from tollgate.tuning.tuning import TURN, TuningResult, measurer_of, tune
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-# Draw the settings that were tried, and how the winner compares.
-
-
-def draw(
-    tuned: TuningResult,
-    points: Sequence[Point],
-    path: Path,
-    *,
-    limits: Limits | None,
-    unit: str,
-) -> None:
-    """
-    Write a PNG: p99 against throughput, and the turns of the comparison.
-
-    Args:
-        tuned: Result of the tuning.
-        points: Settings at rates that they sustain.
-        path: Path of the file.
-        limits: Limits that a rate has to meet; None where requests came one by one.
-        unit: Unit of the merit.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(15, 6), dpi=100, layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
-    _draw_front(tuned, points, left, limits=limits)
-    if tuned.compared is None:
-        right.set_axis_off()
-        right.text(0.5, 0.5, "nothing better was found", ha="center")
-    else:
-        _draw_turns(tuned.compared, right, unit=unit)
-    figure.savefig(path)
-
-
-def _draw_front(
-    tuned: TuningResult, points: Sequence[Point], axes: Axes, *, limits: Limits | None
-) -> None:
-    across = np.array([one.seen.answered_per_s for one in points])
-    up = np.array([one.seen.p99_ms for one in points])
-    shown = axes.scatter(
-        across,
-        up,
-        c=[one.seen.cpu_s for one in points],
-        s=[70 if one.on_front else 22 for one in points],
-        cmap="viridis",
-        zorder=2,
-    )
-    axes.figure.colorbar(shown, ax=axes, label="processor time, s per 1,000 rows")
-    best = tuned.compared.candidate if tuned.compared else None
-    for candidate, mark, words in (
-        (tuned.base, "s", "as it was"),
-        (best, "o", "best found"),
-    ):
-        ours = [n for n, one in enumerate(points) if one.candidate == candidate]
-        label = f"{words}: {candidate}" if candidate else ""
-        if ours:
-            axes.plot(
-                across[ours],
-                up[ours],
-                mark,
-                label=label,
-                ls="",
-                mfc="none",
-                color="tab:red",
-                ms=14,
-            )
-    if limits is not None:
-        axes.axhline(limits.p99_ms, color="tab:gray", ls="--", label="p99 to keep")
-    axes.scatter([], [], s=70, color="tab:gray", label="large: nothing beats it in all")
-    axes.set(xlabel="throughput, requests decided in a second", ylabel="p99, ms")
-    axes.set_title("runs that met the SLO" if limits else "one after the other")
-    axes.set_ylim(0, None)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), fontsize=9)
-
-
-def _draw_turns(compared: Comparison, axes: Axes, *, unit: str) -> None:
-    places = np.arange(1, len(compared.turns) + 1)
-    for shift, side, words, color in (
-        (-0.2, 1, "as it was", "tab:gray"),
-        (0.2, 0, "best found", "tab:blue"),
-    ):
-        merits = [turn[side].merit for turn in compared.turns]
-        axes.bar(places + shift, merits, width=0.38, color=color, label=words)
-    axes.set_title(f"{ratio_words(compared)}:\n{compared.verdict}")
-    axes.set(xlabel="turn", ylabel=unit, xticks=places)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)
-
 
 # Write the winner as a named configuration, with a head that says how it was found.
 
@@ -364,10 +271,10 @@ class Bench:
         """Return settings at rates that they sustain, by throughput."""
         return points_of(tuned.tried, limits=self._limits)
 
-    def circumstances(self) -> story.Circumstances:
+    def circumstances(self) -> Circumstances:
         """Return the conditions under which the figures were measured."""
         wanted = self.wanted
-        return story.Circumstances(
+        return Circumstances(
             machine=measured_on(),
             command=wanted.command,
             release=self.override.release,
@@ -402,7 +309,7 @@ class Bench:
             tuned.winner,
             name=self.wanted.name,
             roles=self._roles,
-            head=story.paragraphs(tuned, tuned.compared, around),
+            head=paragraphs(tuned, tuned.compared, around),
             question=Question(
                 repository=self._repository,
                 product=self._traffic.product,

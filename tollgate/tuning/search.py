@@ -8,12 +8,16 @@ visible.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import msgspec
+import numpy as np
 
-from tollgate.tuning.goals import Measurement
+from tollgate.errors import ServerError
+from tollgate.tuning.goals import Drive, Goal, Measurement
+from tollgate.tuning.override import Override
 from tollgate.tuning.space import Candidate
 
 _HOPELESS = 0.8  # of the best merit of a round: not worth a second look
@@ -119,3 +123,204 @@ def search(
 def _order(found: Measurement) -> tuple[float, float]:
     """Sort key, better first: by merit, then by the 99th percentile."""
     return -found.merit, found.best.p99_ms if found.best else float("inf")
+
+
+# Measure the best candidate and the current settings again, in turns.
+#
+# Figures of two runs on one machine differ by more than most settings do. So the
+# comparison uses the ratio within each turn, and the interval of the mean ratio shows
+# whether the difference could be chance.
+
+
+FEWEST, MOST = 3, 10  # turns
+_LOST = 0.3  # of the merit in another turn: below that, something else is wrong
+LEAST_GAIN = 1.03  # a smaller gain is not worth a file
+# Student's t for 95 %, two-sided, by degrees of freedom from 2 on.
+_T = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """
+    Comparison of a candidate with the original settings.
+
+    Attributes:
+        candidate: The settings.
+        turns: Merits of the candidate and of the original settings, turn by turn.
+        ratio: Mean (geometric) of the turns' ratios; over 1: the candidate is better.
+        low: Lower end of the mean's 95 % interval.
+        high: Upper end of it.
+    """
+
+    candidate: Candidate
+    turns: tuple[tuple[Measurement, Measurement], ...]
+    ratio: float
+    low: float
+    high: float
+
+    @property
+    def holds(self) -> bool:
+        """Return whether it is better by more than chance, and by enough."""
+        return self.low > 1.0 and self.ratio >= LEAST_GAIN
+
+    @property
+    def verdict(self) -> str:
+        """Return the meaning of the comparison as text."""
+        if self.holds:
+            return "better than the settings as they were"
+        if self.high < 1.0:
+            return "worse than the settings as they were"
+        return "within the noise"
+
+
+def compare(
+    candidate: Candidate, base: Candidate, *, look: Measurer, seconds: float, turns: int
+) -> Comparison:
+    """
+    Measure two candidates in turns; the order changes each time.
+
+    Args:
+        candidate: The one that may be better.
+        base: The original settings.
+        look: Measures one candidate.
+        seconds: Duration of each run, s.
+        turns: Number of turns, FEWEST to MOST.
+    """
+    pairs = []
+    most = {candidate: 0.0, base: 0.0}
+    for turn in range(turns):
+        order = (candidate, base) if turn % 2 else (base, candidate)
+        found = {}
+        for one in order:
+            near = most[one] or max(most.values())
+            found[one] = look(one, seconds=seconds, near=near, floor=_LOST * near)
+            most[one] = max(most[one], found[one].merit)
+        pairs.append((found[candidate], found[base]))
+    ratio, low, high = ratio_of([(ours.merit, was.merit) for ours, was in pairs])
+    return Comparison(candidate, tuple(pairs), ratio, low, high)
+
+
+def ratio_of(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
+    """
+    Compare merits pair by pair.
+
+    Args:
+        pairs: Merits of the candidate and of the other; FEWEST to MOST pairs.
+
+    Returns:
+        Geometric mean of the ratios, and its 95 % interval (Student). If one of the two
+        has no merit in a turn, all three are infinite when the candidate was better in
+        every turn, else 1, 0 and infinity.
+    """
+    if any(not ours or not was for ours, was in pairs):
+        better = all(ours > was for ours, was in pairs)
+        return (math.inf, math.inf, math.inf) if better else (1.0, 0.0, math.inf)
+    logs = np.log([ours / was for ours, was in pairs])
+    mean = float(logs.mean())
+    half = _T[len(logs) - FEWEST] * float(logs.std(ddof=1)) / math.sqrt(len(logs))
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
+# Run a complete tuning: search, compare, and report the result.
+
+
+TURN = 2.0  # a run of the comparison is so many times as long as one of the first round
+_LOOKS = 3  # attempts per candidate, when its settings were replaced meanwhile
+
+
+class TuningResult(msgspec.Struct, frozen=True):
+    """
+    Result of a tuning.
+
+    Attributes:
+        base: The original settings.
+        tried: Results of all candidates, the best first.
+        compared: The best against `base`; None when `base` was the best.
+    """
+
+    base: Candidate
+    tried: tuple[CandidateResult, ...]
+    compared: Comparison | None
+
+    @property
+    def winner(self) -> Candidate | None:
+        """
+        Return settings that are better by more than chance; None when there are none.
+        """
+        return (
+            self.compared.candidate if self.compared and self.compared.holds else None
+        )
+
+
+def tune(
+    look: Measurer,
+    base: Candidate,
+    others: Sequence[Candidate],
+    *,
+    seconds: float,
+    turns: int,
+    again: Measurer | None = None,
+    report: Callable[[str], None] = lambda text: None,
+) -> TuningResult:
+    """
+    Find the best settings, and compare them with the current ones.
+
+    Args:
+        look: Measures one candidate.
+        base: The current settings.
+        others: The other candidates.
+        seconds: Duration of each run of the first round, s.
+        turns: Turns of the comparison.
+        again: Measures the two that are compared; None for `look`.
+        report: Called with each result as one line of text.
+    """
+    report(f"{len(others)} settings to compare with the current ones")
+
+    def report_result(one: CandidateResult) -> None:
+        report(f"round {one.rung + 1}: {one.candidate}: {_words(one.found)}")
+
+    tried = search(
+        base,
+        others,
+        look=look,
+        rounds=plan_rounds(len(others), seconds=seconds),
+        report=report_result,
+    )
+    best = next((one for one in tried if one.candidate != base), None)
+    compared = None
+    if best is not None and best.found.merit:
+        report(f"{turns} turns against the settings as they are: {best.candidate}")
+        compared = compare(
+            best.candidate,
+            base,
+            look=again or look,
+            seconds=TURN * seconds,
+            turns=turns,
+        )
+    return TuningResult(base, tuple(tried), compared)
+
+
+def measurer_of(override: Override, goal: Goal, drive: Drive) -> Measurer:
+    """
+    Return a function that loads a candidate, runs it, and checks that it stayed loaded.
+    """
+
+    def look(
+        candidate: Candidate, *, seconds: float, near: float, floor: float
+    ) -> Measurement:
+        for _ in range(_LOOKS):
+            override.apply(candidate)
+            found = goal.look(drive, seconds=seconds, near=near, floor=floor)
+            if override.holds(candidate):
+                return found
+        problem = f"does not stay on the settings that are tried: {candidate}"
+        raise ServerError("tritonserver", problem)
+
+    return look
+
+
+def _words(found: Measurement) -> str:
+    if found.best is None:
+        return f"sustains no rate that matters ({len(found.runs)} runs)"
+    seen = found.best
+    rate = f"{seen.rate_per_s:,.0f} requests/s, " if seen.rate_per_s else ""
+    return f"{rate}p50 {seen.p50_ms:.1f} ms, p99 {seen.p99_ms:.1f} ms"

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from tollgate.tuning.goals import Goal, HighestRate, Measurement
+from tollgate.tuning.goals import Goal, HighestRate, Limits, Measurement, RunFigures
 from tollgate.tuning.search import Measurer
-from tollgate.tuning.seen import Limits, RunFigures
 from tollgate.tuning.space import Candidate
 
 LIMITS = Limits(p99_ms=20.0, within_ms=50.0, percent=99.9)

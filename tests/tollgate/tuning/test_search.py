@@ -10,11 +10,15 @@ from tests.support.tuning.simulated_server import (
     highest_per_s,
     seen,
 )
-from tollgate.tuning.goals import STEP, AlsoAlone, HighestRate, QuickestAnswer
-from tollgate.tuning.search import CandidateResult, plan_rounds, search
-from tollgate.tuning.seen import RunFigures
+from tollgate.tuning.goals import (
+    STEP,
+    AlsoAlone,
+    HighestRate,
+    QuickestAnswer,
+    RunFigures,
+)
+from tollgate.tuning.search import CandidateResult, plan_rounds, search, tune
 from tollgate.tuning.space import THROUGHPUT, Candidate, candidates
-from tollgate.tuning.tuning import tune
 
 BASE = Candidate(delay_us=5000)
 

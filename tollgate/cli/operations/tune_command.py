@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from tollgate.server.address import Address
     from tollgate.settings import Settings
     from tollgate.tuning.bench import Bench, TuningOptions
-    from tollgate.tuning.driving import Traffic
-    from tollgate.tuning.tuning import TuningResult
+    from tollgate.tuning.driver import Traffic
+    from tollgate.tuning.search import TuningResult
 
 Product = Annotated[
     str | None, typer.Option(help="Ensemble to tune.", show_default="fraud")
@@ -200,7 +200,7 @@ def _traffic(server: Address, *, product: str, rows: int) -> Traffic:
     """Describe the requests of the product, for the load."""
     from tollgate.cli import pipeline
     from tollgate.repository.slo import read_slo
-    from tollgate.tuning.driving import Traffic
+    from tollgate.tuning.driver import Traffic
 
     folder = Path(server.repository)
     spec = pipeline.served_spec(folder, product=product)
@@ -261,7 +261,7 @@ def _print_result(bench: Bench, tuned: TuningResult, folder: Path) -> None:
     """Print the Pareto front, a comparison with the best, and where the rest is."""
     from rich.table import Table
 
-    from tollgate.tuning import story
+    from tollgate.tuning.report import ending
 
     table = Table(box=None, pad_edge=False)
     columns = ("requests/s", "decisions/s", "p50 ms", "p99 ms", "CPU s/1,000")
@@ -280,6 +280,6 @@ def _print_result(bench: Bench, tuned: TuningResult, folder: Path) -> None:
         if point.on_front:
             table.add_row(str(point.candidate), *cells)
     console.out.print(table)
-    for line in story.ending(tuned, bench.circumstances()):
+    for line in ending(tuned, bench.circumstances()):
         console.out.print(line, highlight=False, soft_wrap=True)
     console.out.print(f"all runs    {folder}", highlight=False, soft_wrap=True)

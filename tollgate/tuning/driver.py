@@ -23,7 +23,7 @@ from tollgate.load.sender import Sender
 from tollgate.load.synthetic import synthetic_requests
 from tollgate.server.address import Address
 from tollgate.server.triton import control
-from tollgate.tuning.seen import RunFigures
+from tollgate.tuning.goals import RunFigures
 
 _WARM_UP_S = 0.5
 _GIVEN_UP = 4.0  # times the SLA: a caller who waits longer adds to the overload

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from tests.support.tuning.simulated_server import MadeUpServer, highest_per_s
-from tollgate.tuning.compare import FEWEST, MOST, compare, ratio_of
 from tollgate.tuning.goals import STEP
+from tollgate.tuning.search import FEWEST, MOST, compare, ratio_of
 from tollgate.tuning.space import Candidate
 
 

@@ -10,13 +10,10 @@ import pytest
 from tests.support.tuning.simulated_server import LIMITS, MadeUpServer, seen
 from tollgate.repository.slo import Slo
 from tollgate.tuning.bench import draw
-from tollgate.tuning.front import points_of
-from tollgate.tuning.goals import Measurement
-from tollgate.tuning.search import CandidateResult
-from tollgate.tuning.seen import limits_of
+from tollgate.tuning.goals import Measurement, limits_of
+from tollgate.tuning.report import figures, points_of
+from tollgate.tuning.search import CandidateResult, tune
 from tollgate.tuning.space import Candidate
-from tollgate.tuning.story import figures
-from tollgate.tuning.tuning import tune
 
 A, B = Candidate(0), Candidate(5000)
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -10,7 +10,7 @@ import pytest
 
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.load.results import ANSWERED, CALL, NO_ANSWER, Results
-from tollgate.tuning.driving import Traffic, run_figures
+from tollgate.tuning.driver import Traffic, run_figures
 
 
 def traffic(spec: FeatureSpec) -> Traffic:
