@@ -29,8 +29,8 @@ from converters.sources.files.formats import format_of
 from converters.sources.opening import open_source
 from tollgate.errors import ArgumentError, InputError, RepositoryError
 from tollgate.explanation.explanation_document import unexplained
+from tollgate.repository.models.artifact_file import MadeFrom, source_file
 from tollgate.repository.models.model_files import MODEL_FILE, onnx_findings
-from tollgate.repository.models.origin import MadeFrom, source_file
 
 _ANSWERED = 1_000  # rows that a source predicts for a comparison
 # Label texts with only one possible order.

@@ -16,7 +16,7 @@ from converters.parity.runner import onnx_runner
 from converters.purpose import Purpose
 from converters.sample import Sample
 from tollgate.explanation import Explanation
-from tollgate.repository.models.parity_record import Oracle
+from tollgate.repository.models.artifact_file import Oracle
 
 I64 = npt.NDArray[np.int64]
 

@@ -14,14 +14,7 @@ import msgspec
 import numpy as np
 import onnx
 
-from converters.artifact import (
-    Artifact,
-    Graph,
-    Source,
-    Training,
-    describe_training,
-    write_artifact,
-)
+from converters.artifact import describe_training, write_artifact
 from converters.card.card import write_card
 from converters.compression.sweep_report import draw_sweep
 from converters.converted import Converted
@@ -29,8 +22,14 @@ from converters.parity.parity import Comparison
 from tollgate.errors import InputError
 from tollgate.explanation import EXPLAIN_FILE, encode_explanation
 from tollgate.repository.atomic import sync_directory
+from tollgate.repository.models.artifact_file import (
+    Artifact,
+    Graph,
+    MadeFrom,
+    Source,
+    Training,
+)
 from tollgate.repository.models.model_files import MODEL_FILE
-from tollgate.repository.models.origin import MadeFrom
 from tollgate.repository.models.speed import us_per_row
 
 if TYPE_CHECKING:

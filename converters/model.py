@@ -10,14 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.explanation import Explanation
-from tollgate.repository.models.model_vocabulary import Vocabulary as Vocabulary
-from tollgate.repository.models.model_vocabulary import Words as Words
+from tollgate.repository.models.artifact_file import Parameter as Parameter
+from tollgate.repository.models.artifact_file import Vocabulary as Vocabulary
+from tollgate.repository.models.artifact_file import Words as Words
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.floating[Any]]
-
-Parameter = str | int | float | bool
 
 
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

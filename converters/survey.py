@@ -19,7 +19,7 @@ from converters.parity.proof import prove
 from converters.parity.runner import onnx_runner
 from converters.sources.opening import open_source
 from tollgate.errors import SetupError, TollgateError
-from tollgate.repository.models.parity_record import ParityReport
+from tollgate.repository.models.artifact_file import ParityReport
 from tollgate.repository.models.targets import OURS, target
 
 THRESHOLDS = (0.1, 0.5, 0.9)

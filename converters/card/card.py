@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from converters.artifact import Artifact, Training
 from converters.card.card_document import (
     Block,
     Card,
@@ -40,6 +39,7 @@ from converters.card.quality_section import is_perfect, quality_sections
 from converters.compression.compression_cost import Figures, Trade
 from converters.model import Vocabulary
 from tollgate.repository.atomic import replace_file
+from tollgate.repository.models.artifact_file import Artifact, Training
 
 if TYPE_CHECKING:
     from tollgate.explanation import Explanation

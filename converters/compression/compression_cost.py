@@ -13,7 +13,7 @@ from converters.model import F32, F64
 from converters.parity.runner import onnx_runner
 from tollgate.errors import ArgumentError, TradeError
 from tollgate.evaluation import average_precision, roc_auc
-from tollgate.repository.models.quality_loss import (
+from tollgate.repository.models.artifact_file import (
     ALLOWED_AP_LOSS,
     ALLOWED_AUC_LOSS,
     ALLOWED_FLIPS,

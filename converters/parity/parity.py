@@ -12,7 +12,7 @@ import numpy.typing as npt
 from converters.model import F32, F64, Probes
 from converters.parity.runner import Runner
 from tollgate.errors import ConversionError
-from tollgate.repository.models.parity_record import (
+from tollgate.repository.models.artifact_file import (
     TOLERANCE,
     Disagreement,
     ParityReport,

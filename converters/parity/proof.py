@@ -12,7 +12,7 @@ from converters.onnx.graph import rounds_first
 from converters.parity.parity import Comparison, Reference, ask, judge
 from converters.parity.runner import onnx_runner
 from tollgate.errors import ConversionError
-from tollgate.repository.models.parity_record import ParityReport
+from tollgate.repository.models.artifact_file import ParityReport
 from tollgate.repository.models.targets import OURS
 
 SAMPLE_ROWS = 100_000  # of a sample, evenly spaced

@@ -17,7 +17,7 @@ from converters.sample import Sample
 from converters.sample_files import read_table
 from tollgate.errors import InputError, ParityError
 from tollgate.repository.hashes import hash_file
-from tollgate.repository.models.parity_record import TOLERANCE, Apart, Oracle, RowsFile
+from tollgate.repository.models.artifact_file import TOLERANCE, Apart, Oracle, RowsFile
 from tollgate.schema import MAX_BATCH_ROWS
 
 _TEXTS = (".csv", ".tsv", ".txt")

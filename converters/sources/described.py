@@ -10,7 +10,7 @@ import msgspec
 from converters.model import Facts, TrainedModel, Vocabulary
 from tollgate.errors import ArgumentError, InputError
 from tollgate.features.spec.spec_definition import FeatureSpec
-from tollgate.repository.models.model_vocabulary import word_differences
+from tollgate.repository.models.artifact_file import word_differences
 
 
 class DescribedModel:

@@ -10,9 +10,6 @@ import pytest
 
 from converters.artifact import (
     QUANTILES,
-    Artifact,
-    Graph,
-    Source,
     describe_training,
     read_artifact,
     write_artifact,
@@ -21,6 +18,7 @@ from converters.model import plain_parameters
 from converters.parity.parity import Disagreement, ParityReport
 from tollgate.errors import RepositoryError
 from tollgate.repository.models import artifact_file as served
+from tollgate.repository.models.artifact_file import Artifact, Graph, Source
 
 MODEL = b"not really a model"
 

@@ -10,7 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.features.spec.feature_spec import FeatureSpec
-from tollgate.schema import ARTIFACT_FILE
+from tollgate.repository.models.artifact_file import (
+    ARTIFACT_FILE,
+    Distribution,
+    Training,
+    decode_training,
+)
 
 log = logging.getLogger(__name__)
 
@@ -18,25 +23,6 @@ F64 = npt.NDArray[np.float64]
 
 # Period of each calendar feature, in seconds.
 _ROUND_S = {"weekend": 7 * 86_400.0, "night": 86_400.0}
-
-
-class Distribution(msgspec.Struct, frozen=True):
-    """Distribution of one number, as `converters/artifact.py` writes it."""
-
-    quantiles: tuple[float, ...] = ()
-    missing: float = 0.0
-    infinite: float = 0.0
-
-
-class _Training(msgspec.Struct, frozen=True):
-    rows: int
-    quantiles: tuple[float, ...]
-    features: dict[str, Distribution]
-    score: Distribution | None = None
-
-
-class _Artifact(msgspec.Struct, frozen=True):
-    training: _Training | None = None
 
 
 class Marks(msgspec.Struct, frozen=True, eq=False):
@@ -105,7 +91,7 @@ def reference_of(
     if ARTIFACT_FILE not in files:
         return f"its {ARTIFACT_FILE} is neither in the journal nor in the repository"
     try:
-        training = msgspec.json.decode(files[ARTIFACT_FILE], type=_Artifact).training
+        training = decode_training(files[ARTIFACT_FILE])
     except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
         return f"its {ARTIFACT_FILE} cannot be read: {exc}"
     if training is None:
@@ -130,19 +116,27 @@ def reference_of(
     return Reference(training.rows, tuple(columns))
 
 
-def _problem(training: _Training) -> str:
+def _problem(training: Training) -> str:
     """Return the defect that makes a record unusable; empty if there is none."""
     shares = training.quantiles
     if training.rows < 1 or not training.features:
         return "holds no training rows"
     if len(shares) < 3 or shares[0] != 0 or shares[-1] != 1 or not _rising(shares):
         return "has quantiles that do not rise from 0 to 1"
+    scores = {"score": training.score} if training.score else {}
+    for name, one in (training.features | scores).items():
+        if None in one.quantiles:
+            return f"cannot be read: a quantile of {name} is null"
     for name, one in training.features.items():
         if one.quantiles and len(one.quantiles) != len(shares):
             return f"has {len(one.quantiles)} quantiles of {name}, not {len(shares)}"
-        if not _rising(one.quantiles):
+        if not _rising(_numbers(one)):
             return f"has quantiles of {name} that fall"
     return ""
+
+
+def _numbers(one: Distribution) -> list[float]:
+    return [value for value in one.quantiles if value is not None]
 
 
 def _rising(values: Sequence[float]) -> bool:
@@ -153,11 +147,12 @@ def _column(
     kind: str,
     name: str,
     one: Distribution,
-    training: _Training,
+    training: Training,
     *,
     round_s: float = 0.0,
 ) -> ReferenceColumn:
-    marks = marks_of(one.quantiles, training.quantiles) if one.quantiles else None
+    values = _numbers(one)
+    marks = marks_of(values, training.quantiles) if values else None
     return ReferenceColumn(
         kind, name, marks, min(1.0, one.missing + one.infinite), round_s
     )

@@ -12,7 +12,7 @@ from tollgate.errors import InputError
 from tollgate.features.spec.spec_validation import MAX_TEXT_BYTES, MAX_VOCABULARY
 from tollgate.product.columns import Column, long_words_note
 from tollgate.product.table_reading import as_text, too_long
-from tollgate.repository.models.model_vocabulary import Words, same_word
+from tollgate.repository.models.artifact_file import Words, same_word
 
 if TYPE_CHECKING:
     import polars as pl

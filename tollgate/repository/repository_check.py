@@ -24,13 +24,13 @@ from tollgate.repository.models.artifact_file import (
     Artifact,
     read_artifact,
     require_same_files,
+    word_differences,
 )
 from tollgate.repository.models.model_files import (
     MODEL_FILE,
     onnx_findings,
     plan_findings,
 )
-from tollgate.repository.models.model_vocabulary import word_differences
 from tollgate.repository.product_models import Product
 from tollgate.repository.releases.release_file import (
     Release,
@@ -340,7 +340,7 @@ def _missing(path: Path, what: str, *, code: str) -> Finding:
     return Finding(code=code, file=str(path), where="", problem=f"is missing: {what}")
 
 
-def _spec_hash_problem(named: str, spec: FeatureSpec) -> str:
+def _spec_hash_problem(named: str | None, spec: FeatureSpec) -> str:
     """Describe a hash that belongs to another feature spec."""
     actual = spec_hash_text(spec.spec_hash)
     return f"{named} is not features.yaml's {actual}: made for another spec"

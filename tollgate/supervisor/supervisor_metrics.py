@@ -26,8 +26,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from tollgate.errors import TollgateError
+from tollgate.repository.models.artifact_file import ARTIFACT_FILE, decode_training
 from tollgate.repository.releases.release_file import read_release
-from tollgate.schema import ARTIFACT_FILE
 from tollgate.supervisor.fault_log import Fault
 from tollgate.supervisor.server_processes import Process, read_processes
 from tollgate.supervisor.supervisor import Supervisor
@@ -59,19 +59,6 @@ class ReportedRelease(msgspec.Struct, frozen=True):
     role: str
     percent: float
     versions: Versions
-
-
-class _Distribution(msgspec.Struct, frozen=True):
-    quantiles: tuple[float, ...]
-
-
-class _Training(msgspec.Struct, frozen=True):
-    quantiles: tuple[float, ...]
-    score: _Distribution | None = None
-
-
-class _Record(msgspec.Struct, frozen=True):
-    training: _Training | None = None
 
 
 class SupervisorCollector(Collector):
@@ -223,13 +210,13 @@ def trained_log_odds(artifact: Path) -> tuple[float, float] | None:
         log-odds; None if the file does not record them, or all scores were the same.
     """
     try:
-        training = msgspec.json.decode(artifact.read_bytes(), type=_Record).training
+        training = decode_training(artifact.read_bytes())
     except (OSError, msgspec.MsgspecError):
         return None
     if training is None or training.score is None:
         return None
     levels = training.quantiles
-    odds = [_log_odds(one) for one in training.score.quantiles]
+    odds = [_log_odds(one) for one in training.score.quantiles if one is not None]
     if len(odds) != len(levels) or not odds:
         return None
     mean = square = 0.0

@@ -4,10 +4,16 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from converters.artifact import Artifact, Graph, Source, describe_training
+from converters.artifact import describe_training
 from converters.card.quality import measure_quality
 from converters.card.quality_record import Levels
-from tollgate.repository.models.parity_record import Disagreement, ParityReport
+from tollgate.repository.models.artifact_file import (
+    Artifact,
+    Disagreement,
+    Graph,
+    ParityReport,
+    Source,
+)
 
 POLICY = Levels(names=("approve", "review", "decline"), thresholds=(0.35, 0.8))
 VOID = {"meta", "line", "circle", "rect"}

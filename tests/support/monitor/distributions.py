@@ -6,10 +6,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from converters.artifact import Training, describe_training
+from converters.artifact import describe_training
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.monitor.tallies import CLUSTERS, MonitoredRows
 from tollgate.monitor.training_baseline import Reference, reference_of
+from tollgate.repository.models.artifact_file import Training
 from tollgate.schema import ARTIFACT_FILE
 
 NAMES = ("normal", "skewed", "count", "rare", "flag", "sparse", "holed")

@@ -15,7 +15,6 @@ import yaml
 from tests.support.audit.decided_records import decided
 from tests.support.audit.random_records import REPOSITORY, SPEC_HASH, made
 from tollgate.audit.chain import merkle
-from tollgate.audit.releases.archived_release import FeatureRange
 from tollgate.audit.review.lookup import find_record
 from tollgate.audit.review.record_text import (
     DEGRADED_TEXTS,
@@ -28,6 +27,7 @@ from tollgate.audit.worker.reasons import ReasonSealer
 from tollgate.errors import InputError
 from tollgate.features.fields import hash_words
 from tollgate.features.windows.entity_entries import MISSING
+from tollgate.repository.models.artifact_file import Distribution
 from tollgate.schema import Degraded
 
 Open = Callable[..., Any]
@@ -204,8 +204,8 @@ def test_fields_are_shown_as_sent(spec: Any) -> None:
 
 def test_position_in_training_follows_quantiles() -> None:
     """Between the quantiles around a value; in the middle of equal ones; outside."""
-    known = FeatureRange(quantiles=(0.0, 0.0, 1.0, 10.0))
+    known = Distribution(quantiles=(0.0, 0.0, 1.0, 10.0))
     levels = (0.0, 0.5, 0.9, 1.0)
     places = [place_among(value, known, levels) for value in (-1, 0, 0.5, 1, 10, 11)]
     assert places == pytest.approx([-1, 0.45, 0.7, 0.75, 0.95, 2])
-    assert np.isnan(place_among(1, FeatureRange(), levels))
+    assert np.isnan(place_among(1, Distribution(), levels))

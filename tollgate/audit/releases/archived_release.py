@@ -17,7 +17,11 @@ from tollgate.features.hook.hook_file import HOOK_FILE
 from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.policy import POLICY_FILE
 from tollgate.policy.policy_definition import Score
-from tollgate.repository.models.artifact_file import ARTIFACT_FILE
+from tollgate.repository.models.artifact_file import (
+    ARTIFACT_FILE,
+    Training,
+    decode_training,
+)
 from tollgate.repository.releases.release_file import RELEASE_FILE, Release
 
 log = logging.getLogger(__name__)
@@ -90,34 +94,6 @@ class PolicyExcerpt(msgspec.Struct, frozen=True):
         )
 
 
-class FeatureRange(msgspec.Struct, frozen=True):
-    """
-    Distribution of a feature in training: values at its quantiles, and missing share.
-    """
-
-    quantiles: tuple[float | None, ...] = ()
-    missing: float = 0.0
-
-
-class TrainingDistribution(msgspec.Struct, frozen=True):
-    """
-    Training distribution of a model.
-
-    Attributes:
-        quantiles: Levels of the features' quantiles, from 0 to 1.
-        features: Distribution by feature name.
-    """
-
-    quantiles: tuple[float, ...] = ()
-    features: dict[str, FeatureRange] = {}
-
-
-class ArtifactExcerpt(msgspec.Struct, frozen=True):
-    """The part of an artifact.json that late checks need."""
-
-    training: TrainingDistribution | None = None
-
-
 class ArchivedRelease(msgspec.Struct, frozen=True):
     """
     A release as archived in the journal.
@@ -134,7 +110,7 @@ class ArchivedRelease(msgspec.Struct, frozen=True):
     files: Mapping[str, bytes]
     spec: FeatureSpec | None
     policy: PolicyExcerpt | None
-    training: TrainingDistribution | None
+    training: Training | None
 
     @property
     def consent(self) -> str | None:
@@ -234,11 +210,11 @@ def _policy_of(content: bytes) -> PolicyExcerpt | None:
         return None
 
 
-def _training_of(content: bytes) -> TrainingDistribution | None:
+def _training_of(content: bytes) -> Training | None:
     if not content:
         return None
     try:
-        return msgspec.json.decode(content, type=ArtifactExcerpt).training
+        return decode_training(content)
     except (msgspec.MsgspecError, ValueError) as exc:
         log.warning("an archived artifact cannot be read: %s", exc)
         return None

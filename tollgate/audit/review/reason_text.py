@@ -13,7 +13,7 @@ from tollgate.explanation import Explainer
 from tollgate.features.spec.description import feature_text, window_text
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.policy.reason_sentences import Reason, select_reasons
-from tollgate.repository.models.parity_record import TOLERANCE
+from tollgate.repository.models.artifact_file import TOLERANCE
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]

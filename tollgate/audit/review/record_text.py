@@ -9,11 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tollgate.audit.releases.archived_release import (
-    ArchivedRelease,
-    FeatureRange,
-    TrainingDistribution,
-)
+from tollgate.audit.releases.archived_release import ArchivedRelease
 from tollgate.audit.releases.record_rows import (
     FEATURE,
     FIELD,
@@ -27,6 +23,7 @@ from tollgate.features.fields import hash_words
 from tollgate.features.spec.description import feature_text, window_text
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.features.windows.entity_entries import MISSING
+from tollgate.repository.models.artifact_file import Distribution, Training
 from tollgate.schema import REASON_SEPARATOR, Applied, Degraded, floats_at
 from tollgate.templating import render
 
@@ -89,9 +86,7 @@ def describe_features(
     """Describe the feature vector that was scored."""
     spec = archived.spec if archived else None
     known = {one.name: one for one in spec.features} if spec else {}
-    training = (
-        archived.training if archived and archived.training else TrainingDistribution()
-    )
+    training = archived.training if archived and archived.training else Training()
     descriptions = []
     for column, value in values.items():
         if not column.startswith(FEATURE) or value is None:
@@ -101,7 +96,7 @@ def describe_features(
         if spec is not None and name in known:
             parts = (feature_text(known[name], spec), window_text(known[name], spec))
             meaning = ", ".join(part for part in parts if part)
-        known_range = training.features.get(name, FeatureRange())
+        known_range = training.features.get(name, Distribution())
         place = place_among(value, known_range, training.quantiles)
         descriptions.append(
             Description(
@@ -115,7 +110,7 @@ def describe_features(
     return descriptions
 
 
-def place_among(value: float, known: FeatureRange, levels: Sequence[float]) -> float:
+def place_among(value: float, known: Distribution, levels: Sequence[float]) -> float:
     """
     Return the share of training values below a value, by their quantiles.
 

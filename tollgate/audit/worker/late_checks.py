@@ -16,11 +16,7 @@ import polars as pl
 from tollgate.audit.chain.chain import Chain
 from tollgate.audit.chain.links import Link, LinkContent
 from tollgate.audit.releases.archive import ReleaseArchive
-from tollgate.audit.releases.archived_release import (
-    ArchivedRelease,
-    PolicyExcerpt,
-    TrainingDistribution,
-)
+from tollgate.audit.releases.archived_release import ArchivedRelease, PolicyExcerpt
 from tollgate.audit.releases.record_rows import (
     DECIDED,
     EVENT,
@@ -31,6 +27,7 @@ from tollgate.audit.releases.record_rows import (
     read_table,
 )
 from tollgate.audit.worker.pseudonyms import TRANSACTION
+from tollgate.repository.models.artifact_file import Training
 from tollgate.repository.releases.release_file import spec_hash_text
 from tollgate.schema import REASON_SEPARATOR, Degraded
 
@@ -173,9 +170,7 @@ def _twins(table: pl.DataFrame, known: set[str]) -> tuple[str, Bool, dict[int, s
     return "twin", rows, {}
 
 
-def _range(
-    table: pl.DataFrame, training: TrainingDistribution
-) -> tuple[str, Bool, dict[int, str]]:
+def _range(table: pl.DataFrame, training: Training) -> tuple[str, Bool, dict[int, str]]:
     rows = np.zeros(len(table), np.bool_)
     details: dict[int, str] = {}
     for name, known in training.features.items():

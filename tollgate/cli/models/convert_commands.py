@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from converters.conversion import Conversion
     from converters.converted import Converted
     from converters.purpose import Purpose
-    from tollgate.repository.models.parity_record import ParityReport
+    from tollgate.repository.models.artifact_file import ParityReport
 
 # Declare the options of `convert` and `adopt`, with their help texts.
 

@@ -22,9 +22,9 @@ from tollgate.errors import ConversionError, InputError, SetupError
 from tollgate.repository.models.artifact_file import (
     ARTIFACT_FILE,
     Artifact,
+    MadeFrom,
     read_artifact,
 )
-from tollgate.repository.models.origin import MadeFrom
 
 if TYPE_CHECKING:
     from converters.conversion import Conversion

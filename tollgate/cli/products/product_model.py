@@ -21,7 +21,7 @@ from tollgate.product.category_words import (
 from tollgate.product.columns import Column
 from tollgate.product.label import Label
 from tollgate.product.plan import Field, Plan
-from tollgate.repository.models.model_vocabulary import Vocabulary, Words
+from tollgate.repository.models.artifact_file import Vocabulary, Words
 
 if TYPE_CHECKING:
     from converters.model import Facts, TrainedModel

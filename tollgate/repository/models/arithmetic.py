@@ -13,8 +13,8 @@ from pathlib import Path
 
 import msgspec
 
+from tollgate.repository.models.artifact_file import TOLERANCE
 from tollgate.repository.models.model_files import onnx_parts, parse_onnx
-from tollgate.repository.models.parity_record import TOLERANCE
 
 _TREES = "TreeEnsemble"
 # Operators that move or compare numbers, or do one operation with one rounding by IEEE
