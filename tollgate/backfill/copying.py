@@ -9,14 +9,14 @@ function: existing events stay, and missing ones are added.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.backfill.materialize import run_commands
 from tollgate.backfill.pace import Pace, open_pace
-from tollgate.errors import InputError, StoreError
+from tollgate.errors import InputError
 from tollgate.features.spec.feature_spec import Entity, FeatureSpec
 from tollgate.features.windows.entity_entries import (
     COLUMN_BYTES,
@@ -27,7 +27,7 @@ from tollgate.features.windows.entity_entries import (
     unpack_values,
 )
 from tollgate.store.event_writer import EVENTS_PER_CALL
-from tollgate.store.redis.redis_store import Command, Mode, RedisStore
+from tollgate.store.redis.redis_store import Mode, RedisStore
 from tollgate.store.store_events import Call, Packer, widened
 
 I64 = npt.NDArray[np.int64]
@@ -133,7 +133,7 @@ def _scanned(store: RedisStore, prefix: bytes) -> Iterator[list[bytes]]:
     cursor = b"0"
     while True:
         command = (b"SCAN", cursor, b"MATCH", prefix + b"*", b"COUNT", _SCAN_KEYS)
-        cursor, keys = _run(store, command)
+        ((cursor, keys),) = run_commands(store, [command])
         if keys:
             yield keys
         if cursor == b"0":
@@ -144,7 +144,8 @@ def _bodies(
     store: RedisStore, keys: Sequence[bytes], source: Entity, done: CopyCounts
 ) -> list[I64]:
     """Read the entries of values, as words [E, W]; a damaged value has none."""
-    values = [value or b"" for value in _run(store, (b"MGET", *keys))]
+    (found,) = run_commands(store, [(b"MGET", *keys)])
+    values = [value or b"" for value in found]
     read = unpack_values(values, columns=np.full(len(keys), len(source.columns)))
     done.values += sum(map(bool, values))
     done.damaged += int(read.corrupt.sum())
@@ -208,16 +209,3 @@ def _calls(
             count += len(run)
     if pending:
         yield packer.pack_stored(place, pending), count
-
-
-def _run(store: RedisStore, command: Command) -> Any:
-    """
-    Run one command in Redis.
-
-    Raises:
-        StoreError: Redis did not reply, or refused.
-    """
-    _, (reply,) = store.flush([], extra_commands=[command])
-    if isinstance(reply, Exception):
-        raise StoreError(f"the store refused: {reply}") from reply
-    return reply

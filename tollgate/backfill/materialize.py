@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -22,10 +23,26 @@ from tollgate.features.spec.feature_spec import Entity, FeatureSpec
 from tollgate.history import History
 from tollgate.replay import FRAUD_LABEL, labels_of, purchases_of
 from tollgate.store.event_writer import EVENTS_PER_CALL, EventWriter, WriteOutcome
-from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.redis.redis_store import Command, RedisStore
 from tollgate.store.store_events import Purchases
 
 _TTL_S = 7 * 86_400
+
+
+def run_commands(store: RedisStore, commands: list[Command]) -> list[Any]:
+    """
+    Run commands in one round trip, and return their replies.
+
+    Raises:
+        StoreError: The store did not reply, or refused one of them.
+    """
+    if not commands:
+        return []
+    _, replies = store.flush([], extra_commands=commands)
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise StoreError(f"the store refused: {reply}") from reply
+    return replies
 
 
 class Checkpoint:
@@ -63,9 +80,7 @@ class Checkpoint:
             StoreError: The store did not reply, or refused.
         """
         command = (b"SET", self._key, str(done).encode(), b"EX", str(_TTL_S).encode())
-        _, (reply,) = self._store.flush([], extra_commands=[command])
-        if isinstance(reply, Exception):
-            raise StoreError(f"the store refused: {reply}") from reply
+        run_commands(self._store, [command])
 
 
 I64 = npt.NDArray[np.int64]

@@ -6,15 +6,13 @@ import hashlib
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.backfill.materialize import Checkpoint
+from tollgate.backfill.materialize import Checkpoint, run_commands
 from tollgate.backfill.pace import open_pace
-from tollgate.errors import StoreError
 from tollgate.features.feature_tables import Slots, TableRows, pack_slots, unpack_slots
 from tollgate.features.spec.feature_spec import FeatureSpec, Table
 from tollgate.store.lookups import MAX_LISTED, pack_ids, table_prefix, unpack_ids
@@ -120,7 +118,7 @@ class _Load:
     def part(self, ids: Sequence[bytes], new: Slots, *, now_us: int) -> None:
         """Merge some ids' rows with those in the store."""
         keys = [b"%b:%b" % (self._prefix, one) for one in ids]
-        found = self._run([(b"GET", key) for key in keys])
+        found = run_commands(self._store, [(b"GET", key) for key in keys])
         old = unpack_slots(self._table, [value or b"" for value in found])
         self._done.damaged += int(old.corrupt.sum())
         joined = old.with_slots(new)
@@ -135,15 +133,15 @@ class _Load:
                 commands.append((b"SET", key, value))
             elif left_s > 0:
                 commands.append((b"SET", key, value, b"EX", b"%d" % left_s))
-        self._run(commands)
+        run_commands(self._store, commands)
         self._done.written += len(commands)
         self._done.too_old += len(keys) - len(commands)
 
     def listed(self, ids: Sequence[bytes]) -> None:
         """Update the list of ids that a starting step reads."""
-        (value,) = self._run([(b"GET", self._prefix)])
+        (value,) = run_commands(self._store, [(b"GET", self._prefix)])
         listed = list(dict.fromkeys([*ids, *unpack_ids(value)]))[:MAX_LISTED]
-        self._run([(b"SET", self._prefix, pack_ids(listed))])
+        run_commands(self._store, [(b"SET", self._prefix, pack_ids(listed))])
 
     def _left_s(self, keys: Sequence[bytes], newest_us: I64, now_us: int) -> I64:
         """Return how long values are useful; [K] whole seconds, rounded up."""
@@ -152,16 +150,6 @@ class _Load:
         of_use_us = newest_us + most_us + self._lateness_us - now_us
         left_s = (of_use_us + spread * _JITTER * most_us) // 1_000_000 + 1
         return np.where(of_use_us > 0, left_s, 0).astype(np.int64)
-
-    def _run(self, commands: list[Command]) -> list[Any]:
-        """Run commands in one round trip; each one must succeed."""
-        if not commands:
-            return []
-        _, replies = self._store.flush([], extra_commands=commands)
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise StoreError(f"the store refused: {reply}") from reply
-        return replies
 
 
 def _fingerprint(table: Table, rows: TableRows) -> str:

@@ -23,7 +23,6 @@ from pathlib import Path
 
 from tollgate.errors import InputError
 from tollgate.repair.spool_segments import (
-    NEW_SUFFIX,
     SUFFIX,
     SegmentFile,
     SegmentHeader,
@@ -32,6 +31,7 @@ from tollgate.repair.spool_segments import (
     next_number,
     read_segment,
     segments,
+    segments_bytes,
 )
 
 log = logging.getLogger(__name__)
@@ -105,7 +105,7 @@ class JournalSpool:
         if self._segment is not None and self._segment.bytes >= SEGMENT_BYTES:
             self._close_segment()
         if self._segment is None:
-            self._others_bytes = bytes_of(self.folder)
+            self._others_bytes = segments_bytes(self.folder)
             self._require_room(size)
             number = next_number(self.folder)
             name = f"{number}-{os.getpid()}-{self._written}{SUFFIX}"
@@ -213,27 +213,7 @@ class JournalSpool:
         self._chunks.clear()
         self._draining.close()
 
-    def clear_heads(self) -> None:
-        """
-        Remove files of writers that were killed before their segment had its name.
-        """
-        for path in self.folder.glob(f".*{SUFFIX}{NEW_SUFFIX}"):
-            with locked(path) as fd:
-                if fd is not None:
-                    path.unlink(missing_ok=True)
-
     def close(self) -> None:
         """Release all segments; the next writer sends their chunks."""
         self._close_segment()
         self._let_go()
-
-
-def bytes_of(folder: Path) -> int:
-    """
-    Return the total size of all segments; segments removed meanwhile count as empty.
-    """
-    total = 0
-    for path in segments(folder):
-        with contextlib.suppress(FileNotFoundError):
-            total += path.stat().st_size
-    return total

@@ -34,6 +34,7 @@ from tollgate.journal.journal_spool import JournalSpool
 from tollgate.journal.journal_stream import JournalStream
 from tollgate.journal.mark import Mark, dead_marks
 from tollgate.journal.stream_entries import End
+from tollgate.repair.spool_segments import clear_heads
 from tollgate.store.redis.redis_store import Command
 from tollgate.worker import Worker
 
@@ -262,7 +263,7 @@ class Delivery:
             took = spool.drain(self._send_again, until_s=now_s + _DRAIN_S)
             if took and not spool.busy:
                 self._look_due_s = now_s + IDLE_S
-                spool.clear_heads()
+                clear_heads(spool.folder)
                 for path, end in dead_marks(spool.folder):
                     if self._stream.end(end):
                         path.unlink(missing_ok=True)

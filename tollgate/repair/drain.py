@@ -24,10 +24,9 @@ from tollgate.errors import InputError, SpecError, StoreError, trace_of
 from tollgate.features.hook.hook_file import HOOK_FILE
 from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.repair.spool_segments import (
-    NEW_SUFFIX,
-    SUFFIX,
     Segment,
     SegmentHeader,
+    clear_heads,
     locked,
     read_segment,
     segments,
@@ -120,7 +119,7 @@ class SpoolDrain:
                 return None
             done = DrainResult()
             unforeseen: Exception | None = None
-            self._clear_heads()
+            clear_heads(self._folder)
             for path in segments(self._folder):
                 if self._stopped():
                     break
@@ -137,13 +136,6 @@ class SpoolDrain:
             if unforeseen is not None:
                 raise unforeseen
             return done
-
-    def _clear_heads(self) -> None:
-        """Delete the file of a writer that was killed before its segment had a name."""
-        for path in self._folder.glob(f".*{SUFFIX}{NEW_SUFFIX}"):
-            with locked(path) as fd:
-                if fd is not None:
-                    path.unlink(missing_ok=True)
 
     def _take(self, path: Path, fd: int, done: DrainResult) -> None:
         """Apply one segment, then delete it."""

@@ -25,7 +25,7 @@ from tollgate.repair.spool_segments import (
     SegmentHeader,
     frame,
     next_number,
-    segments,
+    segments_bytes,
 )
 from tollgate.store.store_events import Purchases
 from tollgate.stream.events import EventCodec
@@ -184,7 +184,7 @@ class PurchaseSpool:
         """Append frames to the segment; if there is none, start one."""
         size = sum(map(len, frames))
         if self._segment is None:
-            self._others_bytes = _bytes_of(self._folder)
+            self._others_bytes = segments_bytes(self._folder)
             self._require_room(size)
             product, state, spec = self._head
             self._segment = SegmentFile(
@@ -236,14 +236,3 @@ def open_spool(folder: str, spec_path: Path, *, product: str) -> PurchaseSpool |
         text = "no spool, purchases that the store misses are lost: %s: %s"
         log.warning(text, path, error.strerror)
         return None
-
-
-def _bytes_of(folder: Path) -> int:
-    """Return the size of all segments; one that is drained meanwhile counts 0."""
-    total = 0
-    for path in segments(folder):
-        try:
-            total += path.stat().st_size
-        except FileNotFoundError:
-            continue
-    return total

@@ -84,6 +84,23 @@ def segments(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"*{SUFFIX}"))
 
 
+def segments_bytes(folder: Path) -> int:
+    """Return the size of all segments; one that is removed meanwhile counts 0."""
+    total = 0
+    for path in segments(folder):
+        with contextlib.suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
+
+
+def clear_heads(folder: Path) -> None:
+    """Delete the files of writers that were killed before their segment had a name."""
+    for path in folder.glob(f".*{SUFFIX}{NEW_SUFFIX}"):
+        with locked(path) as fd:
+            if fd is not None:
+                path.unlink(missing_ok=True)
+
+
 def spools(folder: Path) -> list[Path]:
     """
     List the spools in a folder, one for each product; the folder itself if it is one.

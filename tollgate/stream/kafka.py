@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tollgate.errors import InputError, StoreError
@@ -157,6 +157,43 @@ def describe_error(error: BaseException) -> str:
     return " ".join(text.split())
 
 
+def _produce(
+    producer: Any,
+    topic: str,
+    messages: Iterable[tuple[bytes, dict[str, Any]]],
+    *,
+    timeout_s: float,
+) -> str:
+    """
+    Produce messages and wait for their acknowledgements.
+
+    Args:
+        producer: A confluent_kafka.Producer.
+        topic: Topic to write to.
+        messages: Bytes of each, and its key or headers.
+        timeout_s: Longest wait for the acknowledgements.
+
+    Returns:
+        The reason why some are not stored; empty if all are.
+    """
+    failed: list[str] = []
+
+    def on_delivery(error: Any, _message: Any) -> None:
+        if error is not None:
+            failed.append(error.str())
+
+    for value, options in messages:
+        while True:
+            try:
+                producer.produce(topic, value, on_delivery=on_delivery, **options)
+            except BufferError:  # its queue is full: give it time to send
+                producer.poll(0.1)
+            else:
+                break
+    left = producer.flush(timeout_s)
+    return failed[0] if failed else "no acknowledgement in time" if left else ""
+
+
 log = logging.getLogger(__name__)
 
 DEAD_LETTERS_SUFFIX = ".dead-letters"
@@ -247,18 +284,12 @@ class KafkaSource:
 
     def bury(self, buried: Sequence[Buried]) -> None:
         """Produce messages to the topic of dead letters, acknowledged by all."""
-        failed: list[str] = []
-
-        def on_delivery(error: Any, _message: Any) -> None:
-            if error is not None:
-                failed.append(error.str())
-
+        letters = []
         for one in buried:
             headers = {"reason": one.reason, "position": one.message.position}
-            self._produce(one.message.value, headers, on_delivery)
-        left = self._producer.flush(_TIMEOUT_S)
-        if left or failed:
-            why = failed[0] if failed else "no acknowledgement in time"
+            letters.append((one.message.value, {"headers": headers}))
+        topic = self.name + DEAD_LETTERS_SUFFIX
+        if why := _produce(self._producer, topic, letters, timeout_s=_TIMEOUT_S):
             raise StoreError(f"dead letters cannot be written: {why}")
 
     def commit(self) -> None:
@@ -311,18 +342,6 @@ class KafkaSource:
         """Leave the group."""
         self._consumer.close()
 
-    def _produce(self, value: bytes, headers: dict[str, str], on_delivery: Any) -> None:
-        topic = self.name + DEAD_LETTERS_SUFFIX
-        while True:
-            try:
-                self._producer.produce(
-                    topic, value, headers=dict(headers), on_delivery=on_delivery
-                )
-            except BufferError:
-                self._producer.poll(0.1)
-            else:
-                return
-
     def _judge(self, error: Any) -> None:
         """Log errors from which librdkafka recovers; raise the others."""
         if error.code() == self._kafka.KafkaError._PARTITION_EOF:
@@ -354,7 +373,6 @@ class KafkaFeed:
         import confluent_kafka as kafka
 
         self._topic = topic
-        self._failed: list[str] = []
         try:
             self._producer: Any = kafka.Producer(
                 {
@@ -369,24 +387,11 @@ class KafkaFeed:
 
     def send(self, keys: Sequence[bytes], events: Sequence[bytes]) -> None:
         """Produce events and wait for their acknowledgements."""
-        for key, event in zip(keys, events, strict=True):
-            while True:
-                try:
-                    self._producer.produce(
-                        self._topic, event, key=key, on_delivery=self._on_delivery
-                    )
-                except BufferError:  # its queue is full: give it time to send
-                    self._producer.poll(0.1)
-                else:
-                    break
-        left = self._producer.flush(_FEED_TIMEOUT_S)
-        if left or self._failed:
-            why = self._failed[0] if self._failed else "no acknowledgement in time"
+        keyed = ((event, {"key": key}) for key, event in zip(keys, events, strict=True))
+        if why := _produce(
+            self._producer, self._topic, keyed, timeout_s=_FEED_TIMEOUT_S
+        ):
             raise StoreError(f"the feed cannot be written: {why}")
 
     def close(self) -> None:
         """Do nothing: every send was flushed."""
-
-    def _on_delivery(self, error: Any, _message: Any) -> None:
-        if error is not None:
-            self._failed.append(error.str())

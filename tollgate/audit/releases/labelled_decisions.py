@@ -110,13 +110,14 @@ def dataset(
     once = own.sort(DECIDED, maintain_order=True).unique(
         TRANSACTION, keep="first", maintain_order=True
     )
-    labelled = _labelled(
+    legitimate_before_us = None
+    if legitimate_after_us is not None:
+        legitimate_before_us = as_of_us - legitimate_after_us + 1
+    labelled = _with_labels(
         once,
         _labels(chain, more_labels).filter(pl.col(LABEL_TIME) <= moment),
-        legitimate_before_us=None
-        if legitimate_after_us is None
-        else as_of_us - legitimate_after_us,
-    )
+        legitimate_before_us=legitimate_before_us,
+    ).filter(pl.col(LABEL).is_not_null())
     with_consent = sum(int(part["consent"].sum()) for part in parts)
     return Dataset(
         table=_laid_out(labelled, str(chain.folder)),
@@ -149,18 +150,21 @@ def _labels(chain: Chain, more: pl.DataFrame | None) -> pl.DataFrame:
     return sealed if more is None else pl.concat([sealed, more])
 
 
-def _labelled(
+def _with_labels(
     rows: pl.DataFrame, labels: pl.DataFrame, *, legitimate_before_us: int | None
 ) -> pl.DataFrame:
-    """Join rows with their labels; leave out rows that stay unlabelled."""
-    known = newest(labels).select(TRANSACTION, LABEL, LABEL_TIME)
-    joined = rows.join(known, on=TRANSACTION, how="left", maintain_order="left")
-    if legitimate_before_us is not None:
-        before = pl.lit(legitimate_before_us).cast(MOMENT)
-        old = pl.col(LABEL).is_null() & (pl.col(DECIDED) <= before)
-        label = pl.when(old).then(0).otherwise(pl.col(LABEL)).cast(pl.UInt8)
-        joined = joined.with_columns(label.alias(LABEL))
-    return joined.filter(pl.col(LABEL).is_not_null())
+    """Join rows with their labels; unlabelled ones before a time are legitimate."""
+    joined = rows.join(
+        newest(labels).select(TRANSACTION, LABEL, LABEL_TIME),
+        on=TRANSACTION,
+        how="left",
+        maintain_order="left",
+    )
+    if legitimate_before_us is None:
+        return joined
+    old = pl.col(DECIDED).dt.epoch("us") < legitimate_before_us
+    label = pl.when(pl.col(LABEL).is_null() & old).then(0).otherwise(pl.col(LABEL))
+    return joined.with_columns(label.cast(pl.UInt8).alias(LABEL))
 
 
 def _laid_out(rows: pl.DataFrame, source: str) -> pl.DataFrame:
@@ -237,26 +241,18 @@ def accuracy_by_release(
     Raises:
         JournalError: A segment or a labels file cannot be read.
     """
-    labels = newest(sealed_labels(chain)).select(TRANSACTION, LABEL)
-    parts = []
-    for link in chain.alive("segment"):
-        table = read_table(chain.folder, link, columns=_COLUMNS)
-        table = table.filter(pl.col(TRANSACTION).is_not_null())
-        parts.append(table.join(labels, on=TRANSACTION, how="left"))
+    parts = [
+        read_table(chain.folder, link, columns=_COLUMNS)
+        for link in chain.alive("segment")
+    ]
     if not parts:
         return []
+    known = pl.concat(parts).filter(pl.col(TRANSACTION).is_not_null())
     # Of repeated decisions of a transaction, only the first one counts.
-    whole = pl.concat(parts).sort(DECIDED).unique(TRANSACTION, keep="first")
-    if legitimate_before_us is not None:
-        old = pl.col(DECIDED).dt.epoch("us") < legitimate_before_us
-        unknown = pl.col(LABEL).is_null() & old
-        whole = whole.with_columns(
-            pl.when(unknown)
-            .then(0)
-            .otherwise(pl.col(LABEL))
-            .cast(pl.UInt8)
-            .alias(LABEL)
-        )
+    once = known.sort(DECIDED).unique(TRANSACTION, keep="first")
+    whole = _with_labels(
+        once, sealed_labels(chain), legitimate_before_us=legitimate_before_us
+    )
     return [
         _judged(str(name), own)
         for (name,), own in sorted(whole.group_by("release"), key=lambda one: one[0])

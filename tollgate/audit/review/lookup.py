@@ -19,6 +19,7 @@ from tollgate.audit.chain.links import (
 from tollgate.audit.chain.verification import Evidence, prove
 from tollgate.audit.releases.record_rows import SEQUENCE, SUBJECT, WRITER, read_table
 from tollgate.audit.review.pending import NUMBERED
+from tollgate.audit.worker.late_checks import sealed_flags
 from tollgate.audit.worker.pseudonyms import TRANSACTION, Subjects, pseudonym
 from tollgate.audit.worker.reasons import SealedReason, sealed_reasons
 from tollgate.errors import InputError
@@ -96,7 +97,7 @@ def find_record(
         link=link,
         row=row,
         values=values,
-        flags=_flags(folder, links, link, values=values),
+        flags=sealed_flags(folder, links, link, values=values),
         reasons=reasons,
         unexplained=unexplained,
         evidence=prove(folder, chain, link, table=table, row=row, marks=marks),
@@ -160,17 +161,3 @@ def _pseudonyms(
     else:
         keys = list(subjects.known(owner, [customer.encode()]).values())
     return [pseudonym(key, TRANSACTION, wanted.encode()) for key in keys]
-
-
-def _flags(
-    folder: Path, links: Sequence[Link], link: Link, *, values: dict[str, Any]
-) -> list[tuple[str, str]]:
-    found: list[tuple[str, str]] = []
-    for one in links:
-        if one.kind == "flags" and link.number in one.covers and one.table:
-            table = read_table(folder, one).filter(
-                (pl.col(WRITER) == values[WRITER])
-                & (pl.col(SEQUENCE) == values[SEQUENCE])
-            )
-            found += table.select("check", "detail").rows()
-    return found

@@ -7,7 +7,9 @@ of the chain.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +68,35 @@ def flag_new(chain: Chain, releases: ReleaseArchive) -> list[Link]:
             links.append(_flag(chain, link, before=before, releases=releases))
         before = link
     return links
+
+
+def sealed_flags(
+    folder: Path, links: Sequence[Link], link: Link, *, values: Mapping[str, Any]
+) -> list[tuple[str, str]]:
+    """
+    Read the findings in one record.
+
+    Args:
+        folder: Folder of the journal.
+        links: All links of the journal.
+        link: Link of the record's segment.
+        values: Columns of the record.
+
+    Returns:
+        Check and detail of each finding.
+
+    Raises:
+        JournalError: A table cannot be read.
+    """
+    found: list[tuple[str, str]] = []
+    for one in links:
+        if one.kind == "flags" and link.number in one.covers and one.table:
+            table = read_table(folder, one).filter(
+                (pl.col(WRITER) == values[WRITER])
+                & (pl.col(SEQUENCE) == values[SEQUENCE])
+            )
+            found += table.select("check", "detail").rows()
+    return found
 
 
 def _flag(
