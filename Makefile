@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.tollgate-ready
-EXTRAS := server,convert,client,load,baseline,stream,fleet,traces,dev
+EXTRAS := server,client,load,baseline,stream,fleet,traces,dev
 
 # Processes that run tests. A file's tests run in one; half of them wait for servers.
 WORKERS ?= 3
@@ -82,13 +82,13 @@ clean: ## Remove .venv, .tollgate (data, logs, the demo's models) and caches
 
 # Made anew when a dependency or a pin changed. pip's own words go to a log: what a
 # person needs is the end of it, and only when it failed.
-$(READY): pyproject.toml clients/python/pyproject.toml constraints.txt
+$(READY): pyproject.toml clients/python/pyproject.toml converters/pyproject.toml constraints.txt
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || sh tools/make-venv.sh \
 	  $(VENV) $(if $(PYTHON),"$(PYTHON)",$(PYTHONS))
 	@echo "setup: installing into $(VENV); the first time takes some minutes and 1.9 GB"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint constraints.txt --editable ".[$(EXTRAS)]" \
-	  --editable ./clients/python \
+	  --editable ./clients/python --editable ./converters \
 	  >$(VENV)/setup.log 2>&1 || { tail -n 5 $(VENV)/setup.log >&2; \
 	  echo "make setup: pip failed (network? disk full?); all it said is in" \
 	  "$(VENV)/setup.log" >&2; exit 2; }

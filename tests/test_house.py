@@ -17,6 +17,7 @@ from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import converters
 import tollgate
 from tollgate import schema
 from tollgate.cli.app import app
@@ -32,7 +33,10 @@ HOUSE = Path(__file__).resolve().parent.parent
 PAPERS = sorted(
     [*HOUSE.glob("*.md"), *HOUSE.glob("docs/**/*.md"), *HOUSE.glob("helm/*.md")]
 )
-PROJECT = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]
+PROJECT, *_ = PROJECTS = [
+    tomllib.loads((HOUSE / folder / "pyproject.toml").read_text())["project"]
+    for folder in (".", "clients/python", "converters")
+]
 PARTS = ("tollgate", "converters", "clients", "loadtests", "model_repository", "docs")
 
 
@@ -222,20 +226,25 @@ def test_changelog_begins_with_this_version() -> None:
     """The newest entry of the changelog is the version of package and library."""
     newest = re.search(r"^## \[([^\]]+)\]", read("CHANGELOG.md"), re.MULTILINE)
     assert newest is not None
-    assert newest[1] == PROJECT["version"] == tollgate.__version__
+    versions = {project["version"] for project in PROJECTS}
+    assert versions == {newest[1]} == {tollgate.__version__, converters.__version__}
+
+
+def test_every_part_is_a_distribution() -> None:
+    """The library lists the distributions by which its other parts recognise it."""
+    assert [project["name"] for project in PROJECTS] == list(tollgate.PARTS)
 
 
 # Dependencies ------------------------------------------------------------------------
 
 
 def direct_dependencies(*, locked: str = "") -> set[str]:
-    """Name the packages of pyproject.toml; or those locked, on a Python: no GPU's."""
-    extras = PROJECT["optional-dependencies"]
-    chosen = [name for name in extras if not (locked and name in ("gpu", "tensorrt"))]
-    lines = [
-        *PROJECT["dependencies"],
-        *(line for one in chosen for line in extras[one]),
-    ]
+    """Name the packages of all parts; or those locked, on a Python: no GPU's."""
+    lines = [line for project in PROJECTS for line in project["dependencies"]]
+    for project in PROJECTS:
+        for extra, more in project.get("optional-dependencies", {}).items():
+            if not (locked and extra in ("gpu", "tensorrt")):
+                lines += more
     wanted = map(Requirement, lines)
     return {
         canonicalize_name(one.name)

@@ -298,17 +298,20 @@ def install_remedy(extra: str) -> str:
     )
 
 
-def part_remedy(package: str, folder: str) -> str:
+def part_remedy(distribution: str, folder: str, *, extra: str = "") -> str:
     """
     Describe how to install another distribution of this project.
 
     Args:
-        package: Import package of the distribution, which is its name too.
+        distribution: Its name.
         folder: Its folder in a checkout.
+        extra: An extra of it.
     """
-    wheel = f"./dist/{package}-{__version__}-py3-none-any.whl"
+    source, wheel = f"./{folder}", f"./dist/{distribution}-{__version__}-py3-none-any.whl"
+    if extra:
+        source, wheel = f"'{source}[{extra}]'", f"'{wheel}[{extra}]'"
     return (
-        f"install it with: pip install -e ./{folder} in the checkout, or from a wheel "
+        f"install it with: pip install -e {source} in the checkout, or from a wheel "
         f"file: pip install {wheel}"
     )
 

@@ -13,8 +13,9 @@ from itertools import groupby
 from pathlib import Path
 
 PYTHONS = ("3.10", "3.11", "3.12")
+PROJECTS = ("pyproject.toml", "clients/python/pyproject.toml", "converters/pyproject.toml")
 EXTRAS = (
-    *("server", "image", "convert", "client", "load", "baseline"),
+    *("server", "image", "client", "load", "baseline"),
     *("stream", "fleet", "traces", "dev"),
 )
 HEAD = (
@@ -52,7 +53,7 @@ def _resolve(python: str, checkout: Path) -> str:
     command += ["--no-emit-package", "setuptools"]
     command += ["--python-platform", "x86_64-manylinux_2_35"]
     command += ["--python-version", python, *extras]
-    command += ["--constraint", "-", "pyproject.toml"]
+    command += ["--constraint", "-", *PROJECTS]
     done = subprocess.run(
         command,
         cwd=checkout,

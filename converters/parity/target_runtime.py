@@ -18,6 +18,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+import converters
+import tollgate
 from converters.model import F32, Floats
 from converters.parity.runner import Runner, onnx_runner
 from converters.parity.session import RUNTIME
@@ -196,11 +198,11 @@ def _not_installed(
 
 TIMEOUT_S = 300.0
 
-# Our path comes last: numpy and onnxruntime are the environment's own.
+# Our paths come last: numpy and onnxruntime are the environment's own.
 _START = """
 import sys
 import numpy, onnxruntime
-sys.path.append(sys.argv[1])
+sys.path += sys.argv[1:]
 from converters.parity.target_child import main
 main()
 """
@@ -240,11 +242,15 @@ def open_target(name: str, *, timeout_s: float = TIMEOUT_S) -> Iterator[TargetRu
         yield _Here()
         return
     python = environment(target(name))
-    root = Path(__file__).resolve().parents[2]
+    # The folders that hold `converters` and `tollgate`, which may be one.
+    roots = [
+        str(Path(found).resolve().parents[1])
+        for found in (converters.__file__, tollgate.__file__)
+    ]
     broken = f"the environment of Triton {name} does not run"
     remedy = f"remove {python.parent.parent} and try again"
     try:
-        child = Child([str(python), "-I", "-c", _START, str(root)], timeout_s=timeout_s)
+        child = Child([str(python), "-I", "-c", _START, *roots], timeout_s=timeout_s)
     except OSError as error:
         raise SetupError(f"{broken}: {error.strerror}", remedy=remedy) from error
     try:

@@ -25,7 +25,7 @@ from tollgate.errors import (
     ConversionError,
     DeviceError,
     InputError,
-    install_remedy,
+    part_remedy,
 )
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.hashes import plan_record
@@ -338,7 +338,7 @@ def require_device(devices: Path = Path("/dev")) -> tuple[Any, str]:
     except ImportError as error:
         raise DeviceError(
             f"TensorRT cannot be imported ({error})",
-            remedy=install_remedy("tensorrt"),
+            remedy=part_remedy("tollgate_converters", "converters", extra="tensorrt"),
         ) from error
     return trt, _gpu_name(Path("/proc/driver/nvidia/gpus"))
 

@@ -16,17 +16,9 @@ from tollgate.errors import TollgateError, install_remedy, part_remedy
 
 # Missing module -> the extra that installs it.
 _EXTRAS = {
-    "tritonclient": "client",
-    "grpc": "client",
-    "polars": "convert",
-    "xgboost": "convert",
-    "onnx": "convert",
-    "onnxmltools": "convert",
-    "skl2onnx": "convert",
-    "sklearn": "convert",
-    "lightgbm": "convert",
-    "joblib": "convert",
-    "matplotlib": "convert",
+    "tritonclient": "server",
+    "grpc": "server",
+    "polars": "server",
     "onnxruntime": "server",
     "typer": "server",
     "rich": "server",
@@ -36,8 +28,21 @@ _EXTRAS = {
     "fsspec": "fleet",
     "s3fs": "fleet",
 }
-# Missing package of this project -> its folder in a checkout.
-_PARTS = {"tollgate_client": "clients/python"}
+_CONVERTERS = ("tollgate_converters", "converters")
+# Missing module -> the distribution of this project that installs it, and the folder of
+# that in a checkout.
+_PARTS = {
+    "tollgate_client": ("tollgate_client", "clients/python"),
+    "converters": _CONVERTERS,
+    "xgboost": _CONVERTERS,
+    "onnx": _CONVERTERS,
+    "onnxmltools": _CONVERTERS,
+    "skl2onnx": _CONVERTERS,
+    "sklearn": _CONVERTERS,
+    "lightgbm": _CONVERTERS,
+    "joblib": _CONVERTERS,
+    "matplotlib": _CONVERTERS,
+}
 _SHOWN = 80  # characters of a value
 _INTERRUPTED = 130  # exit status that a shell reports for Ctrl-C
 # Any write may raise these errors, and no line of ours causes them.
@@ -93,10 +98,16 @@ def main() -> None:
         where = exc.filename or "a disk"
         print(f"tollgate: {where} cannot be written: {exc.strerror}", file=sys.stderr)
         sys.exit(1)
-    except ModuleNotFoundError as exc:
+    except ImportError as exc:
         module = (exc.name or "").partition(".")[0]
+        if not isinstance(exc, ModuleNotFoundError):
+            if module != "converters":
+                raise
+            print(f"tollgate: {exc}", file=sys.stderr)  # of another version
+            sys.exit(2)
         if module in _PARTS:
-            remedy = part_remedy(module, _PARTS[module])
+            distribution, folder = _PARTS[module]
+            remedy = part_remedy(distribution, folder)
         elif module in _EXTRAS:
             remedy = install_remedy(_EXTRAS[module])
         else:
