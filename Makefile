@@ -7,7 +7,11 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.tollgate-ready
-EXTRAS := server,client,load,baseline,stream,fleet,traces,dev
+EXTRAS := server,load,baseline,stream,fleet,traces,dev
+
+# The distributions, and the folders that setuptools leaves where it builds them.
+PARTS := . ./clients/python ./converters
+LEFTOVERS := $(PARTS:%=%/build) $(PARTS:%=%/*.egg-info)
 
 # Processes that run tests. A file's tests run in one; half of them wait for servers.
 WORKERS ?= 3
@@ -20,7 +24,7 @@ PYTHON ?=
 PYTHONS := python3.12 python3.11 python3.10 python3
 
 .PHONY: help setup demo up test test-quick test-system check rules dashboards \
-  chart check-images bench locust lock clean
+  chart check-images bench locust lock wheels clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -75,14 +79,21 @@ chart: $(READY) ## Render, lint and validate the Helm chart for two Kubernetes v
 lock: $(READY) ## Renew the pins in constraints.txt (needs uv)
 	@$(BIN)/python tools/lock.py
 
+wheels: $(READY) ## Build the wheels of library, client and converters into dist
+	@rm -rf $(LEFTOVERS) dist
+	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
+	  --wheel-dir dist $(PARTS)
+	@rm -rf $(LEFTOVERS)
+	@ls dist/*.whl
+
 clean: ## Remove .venv, .tollgate (data, logs, the demo's models) and caches
-	@rm -rf $(VENV) .tollgate build dist *.egg-info
+	@rm -rf $(VENV) .tollgate dist $(LEFTOVERS)
 	@rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Made anew when a dependency or a pin changed. pip's own words go to a log: what a
 # person needs is the end of it, and only when it failed.
-$(READY): pyproject.toml clients/python/pyproject.toml converters/pyproject.toml constraints.txt
+$(READY): $(PARTS:%=%/pyproject.toml) constraints.txt
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || sh tools/make-venv.sh \
 	  $(VENV) $(if $(PYTHON),"$(PYTHON)",$(PYTHONS))
 	@echo "setup: installing into $(VENV); the first time takes some minutes and 1.9 GB"

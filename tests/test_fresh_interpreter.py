@@ -26,7 +26,10 @@ else:
     import tomli as tomllib
 
 HOUSE = Path(__file__).resolve().parent.parent
-PROJECT = tomllib.loads((HOUSE / "pyproject.toml").read_text())["project"]
+PROJECT, *PARTS = (
+    tomllib.loads((HOUSE / folder / "pyproject.toml").read_text())["project"]
+    for folder in (".", "clients/python", "converters")
+)
 SERVED_ON = "127.0.0.1:8001"  # what the README's examples call
 
 
@@ -70,9 +73,11 @@ for name in names:
 
 def libraries(*extras: str) -> str:
     """Name, with commas, what can be imported where only these extras are installed."""
-    waiting = [*PROJECT["dependencies"]]
-    waiting += [
-        line for one in extras for line in PROJECT["optional-dependencies"][one]
+    more = dict(PROJECT["optional-dependencies"])
+    more |= {part["name"]: part["dependencies"] for part in PARTS}
+    waiting = [
+        *PROJECT["dependencies"],
+        *(line for one in extras for line in more[one]),
     ]
     packages: set[tuple[str, str]] = set()
     while waiting:
@@ -98,18 +103,18 @@ def libraries(*extras: str) -> str:
         ("tollgate.steps,tollgate.settings,tollgate.history,tollgate.replay", []),
         ("tollgate.store,tollgate.features,tollgate.policy,tollgate.validation", []),
         ("tollgate.explanation,tollgate.journal,tollgate.tracing", []),
-        ("tollgate_client,tollgate.testing", ["client"]),
+        ("tollgate_client,tollgate.testing", ["tollgate_client"]),
         ("tollgate.repository,tollgate.server,tollgate.cli", ["server"]),
         ("tollgate.supervisor,tollgate.observability", ["server"]),
-        ("converters,tollgate.simulate,tollgate.evaluation", ["convert"]),
-        ("tollgate.audit,tollgate.redecide,tollgate.challenger", ["convert"]),
+        ("converters,tollgate.simulate,tollgate.evaluation", ["tollgate_converters"]),
+        ("tollgate.audit,tollgate.redecide,tollgate.challenger", ["server"]),
         ("tollgate.cli,tollgate.monitor,tollgate.stream", ["image"]),
     ],
 )
 def test_modules_import_with_the_libraries_they_claim(
     modules: str, extras: list[str]
 ) -> None:
-    """A core install imports what runs in a step; an extra imports its own part."""
+    """A core install imports what runs in a step; an extra or a part imports its own."""
     python(IMPORT_ALL, modules, libraries(*extras))
 
 

@@ -307,7 +307,10 @@ def part_remedy(distribution: str, folder: str, *, extra: str = "") -> str:
         folder: Its folder in a checkout.
         extra: An extra of it.
     """
-    source, wheel = f"./{folder}", f"./dist/{distribution}-{__version__}-py3-none-any.whl"
+    source, wheel = (
+        f"./{folder}",
+        f"./dist/{distribution}-{__version__}-py3-none-any.whl",
+    )
     if extra:
         source, wheel = f"'{source}[{extra}]'", f"'{wheel}[{extra}]'"
     return (

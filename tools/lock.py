@@ -13,9 +13,13 @@ from itertools import groupby
 from pathlib import Path
 
 PYTHONS = ("3.10", "3.11", "3.12")
-PROJECTS = ("pyproject.toml", "clients/python/pyproject.toml", "converters/pyproject.toml")
+PROJECTS = (
+    "pyproject.toml",
+    "clients/python/pyproject.toml",
+    "converters/pyproject.toml",
+)
 EXTRAS = (
-    *("server", "image", "client", "load", "baseline"),
+    *("server", "image", "load", "baseline"),
     *("stream", "fleet", "traces", "dev"),
 )
 HEAD = (

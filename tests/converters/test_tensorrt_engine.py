@@ -69,7 +69,9 @@ def test_a_gpu_without_the_library_is_told_what_to_install(tmp_path, monkeypatch
     """The extra is named; a module that is None cannot be imported."""
     (tmp_path / "nvidia0").touch()
     monkeypatch.setitem(sys.modules, "tensorrt", None)
-    with pytest.raises(DeviceError, match=r"pip install -e '\./converters\[tensorrt\]'"):
+    with pytest.raises(
+        DeviceError, match=r"pip install -e '\./converters\[tensorrt\]'"
+    ):
         require_device(tmp_path)
 
 

@@ -65,7 +65,7 @@ def test_every_pipeline_takes_the_same_image() -> None:
 def test_extras_of_the_dockerfile_exist() -> None:
     """pip only warns of an extra that is not there, and installs less."""
     named = set(_default("EXTRAS").split(","))
-    for group in re.findall(r"\*\.whl\)\[([^\]]+)\]", DOCKERFILE):
+    for group in re.findall(r"tollgate-\*\.whl\)\[([^\]]+)\]", DOCKERFILE):
         named |= {one for one in group.split(",") if one != "${EXTRAS}"}
     assert named <= set(EXTRAS)
 
@@ -80,7 +80,7 @@ def test_an_image_has_what_its_own_triton_needs_and_no_other() -> None:
 
 def test_an_image_can_all_that_the_chart_asks_of_it() -> None:
     """Consumers of feeds, a repository in S3, traces: their extras are in it whole."""
-    for extra in ("client", "stream", "fleet", "traces"):
+    for extra in ("stream", "fleet", "traces"):
         assert set(EXTRAS[extra]) <= set(EXTRAS["image"]), extra
 
 
