@@ -114,7 +114,7 @@ def libraries(*extras: str) -> str:
 def test_modules_import_with_the_libraries_they_claim(
     modules: str, extras: list[str]
 ) -> None:
-    """A core install imports what runs in a step; an extra or a part imports its own."""
+    """A core install imports what runs in a step; extras and parts import their own."""
     python(IMPORT_ALL, modules, libraries(*extras))
 
 
