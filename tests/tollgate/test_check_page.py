@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tollgate.repository.lint.advisories import ADVISORIES
-from tollgate.repository.lint.catalogue import RULES, table
 from tollgate.repository.lint.lint_rule import Rule
+from tollgate.repository.lint.linting import RULES, table
 
 CHECKOUT = Path(__file__).parents[2]
 PAGE = (CHECKOUT / "docs" / "check.md").read_text()

@@ -20,10 +20,10 @@ import msgspec
 
 from tollgate.errors import ObjectStoreError, RepositoryError, TollgateError
 from tollgate.repository.hashes import SHORT_DIGITS
+from tollgate.repository.lint.product_rules import require_sound
 from tollgate.repository.releases.release_file import Release, decode_release
 from tollgate.repository.releases.serving_plan import canary_of, plan_serving
 from tollgate.repository.remote.repository_source import Source
-from tollgate.repository.repository_check import require_sound
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.serving.loaded import LoadedRelease
 from tollgate.server.serving.release_serving import Serving

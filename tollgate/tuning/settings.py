@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.errors import RepositoryError
+from tollgate.repository.lint.product_rules import REGATHER_US, delay_us
 from tollgate.repository.product_models import Product
-from tollgate.repository.repository_check import REGATHER_US, delay_us
 from tollgate.tuning.space import KNOBS, Candidate, Space
 
 THREADS = "intra_op_thread_count"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 
 from tollgate.cli.app import app
 from tollgate.errors import InputError
-from tollgate.repository.lint.catalogue import RULES, table
+from tollgate.repository.lint.linting import RULES, table
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 MODEL = "fraud_model/config.pbtxt"

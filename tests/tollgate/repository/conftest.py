@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tollgate.repository.repository_check import check
+from tollgate.repository.lint.product_rules import check
 from tollgate.repository.snapshot import RepositorySnapshot
 
 CHECKOUT = Path(__file__).resolve().parents[3]

@@ -11,9 +11,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from tollgate.errors import InputError, RepositoryError
 from tollgate.repository.configs import config_path, read_config
+from tollgate.repository.lint.product_rules import check
 from tollgate.repository.product_models import read_product
 from tollgate.repository.releases.rendering import plan_load, render
-from tollgate.repository.repository_check import check
 from tollgate.repository.snapshot import RepositorySnapshot
 
 MODEL = "fraud_model"

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from tollgate.repository.hashes import PLAN_FILE, hash_file, plan_record
+from tollgate.repository.lint.product_rules import check
 from tollgate.repository.models.model_files import PlanRecord
 from tollgate.repository.releases.rendering import plan_load
-from tollgate.repository.repository_check import check
 from tollgate.repository.snapshot import RepositorySnapshot
 
 

@@ -16,10 +16,10 @@ import tollgate
 from tollgate.cli.operations import challenger_commands, release_commands
 from tollgate.errors import RepositoryError
 from tollgate.repository.lint.linting import Question, lint
+from tollgate.repository.lint.product_rules import check, require_sound
 from tollgate.repository.releases.activation import activate, compose_next
 from tollgate.repository.releases.release_file import read_release, write_release
 from tollgate.repository.releases.release_history import read_history
-from tollgate.repository.repository_check import check, require_sound
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.publishing import publish
 from tollgate.server.serving.initial_load import ProductLoader

@@ -19,9 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from tollgate.repository.lint.product_rules import check
 from tollgate.repository.models.staging import PREFIX
 from tollgate.repository.releases.rendering import plan_load
-from tollgate.repository.repository_check import check
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import list_versions
 from tollgate.server.publishing import publish

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.server.invalid_candidates import BAD, explain, linear_onnx, set_model
 from tollgate.errors import RepositoryError, ServerError
-from tollgate.repository.repository_check import check
+from tollgate.repository.lint.product_rules import check
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import list_versions
 from tollgate.server.model_trial import try_model

@@ -11,7 +11,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tollgate.repository.repository_check import check
+from tollgate.repository.lint.product_rules import check
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.supervisor.health_probe import HealthProbe

@@ -32,7 +32,7 @@ from tollgate.errors import JournalError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.features.spec.request_inputs import wire_inputs
 from tollgate.policy.policy_document import read_document
-from tollgate.repository.repository_check import check
+from tollgate.repository.lint.product_rules import check
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.serving.embedded import serve
 from tollgate.simulate.credit import SENSITIVE, simulate_credit

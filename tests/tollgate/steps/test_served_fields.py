@@ -17,9 +17,9 @@ from tritonclient.grpc import service_pb2_grpc
 
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.repository.hashes import hash_file
+from tollgate.repository.lint.product_rules import check
 from tollgate.repository.releases.activation import compose_release
 from tollgate.repository.releases.release_file import spec_hash_text, write_release
-from tollgate.repository.repository_check import check
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import Degraded
 from tollgate.server.serving.embedded import Embedded, serve

@@ -26,7 +26,7 @@ from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import history_of
 from tollgate.journal.decision_record import Records, decode_chunk
 from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
-from tollgate.repository.repository_check import check
+from tollgate.repository.lint.product_rules import check
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import Degraded
 from tollgate.server.serving.embedded import Embedded, serve

@@ -9,8 +9,8 @@ import pytest
 
 from tollgate.errors import InputError, RepositoryError
 from tollgate.repository.lint.linting import Question, lint
+from tollgate.repository.lint.product_rules import delay_us
 from tollgate.repository.product_models import Product, read_product
-from tollgate.repository.repository_check import delay_us
 from tollgate.tuning.bench import write_named
 from tollgate.tuning.settings import Roles
 from tollgate.tuning.space import THROUGHPUT, Candidate

@@ -86,9 +86,8 @@ def check(
 ) -> None:
     """Check any Triton repository offline; exit status 1 for warnings, 2 for errors."""
     from tollgate.repository.lint.advisories import release_of
-    from tollgate.repository.lint.catalogue import table
     from tollgate.repository.lint.lint_rule import Severity
-    from tollgate.repository.lint.linting import Question, lint
+    from tollgate.repository.lint.linting import Question, lint, table
     from tollgate.repository.lint.start_line import read_server_command_line
 
     if rules:

@@ -18,8 +18,8 @@ from tollgate.cli import console
 from tollgate.cli.repositories import open_source, served_folder
 from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError, ObjectStoreError, RepositoryError
+from tollgate.repository.lint.product_rules import require_sound
 from tollgate.repository.remote.repository_source import Source
-from tollgate.repository.repository_check import require_sound
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.address import announce
 from tollgate.server.processes.resources import raise_file_limit

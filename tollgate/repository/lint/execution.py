@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from tollgate.repository.findings import Finding
-from tollgate.repository.lint.buckets import blind
 from tollgate.repository.lint.lint_rule import DOCS, Rule, Severity
 from tollgate.repository.lint.view import ONNX_BACKEND, Model, View
+
+# Triton's default, ms: docs/user_guide/metrics of triton-inference-server/server.
+DEFAULT_MS = (100.0, 500.0, 2000.0, 5000.0)
+_NEAR = 0.1  # of the objective: a closer boundary gives the same share
+
+
+def blind(buckets_ms: Sequence[float], objective_ms: float) -> bool:
+    """Return whether no boundary lies within a tenth of the objective."""
+    return not any(
+        abs(bucket - objective_ms) <= _NEAR * objective_ms for bucket in buckets_ms
+    )
+
 
 RULES = (
     Rule(

@@ -12,7 +12,7 @@ from tollgate.repository.lint.advisories import (
     Advisory,
     known_for,
 )
-from tollgate.repository.lint.buckets import DEFAULT_MS, blind
+from tollgate.repository.lint.execution import DEFAULT_MS, blind
 from tollgate.repository.lint.lint_rule import DOCS, Rule, Severity
 from tollgate.repository.lint.start_line import ServerCommandLine
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from tollgate.repository.findings import Finding
 from tollgate.repository.lint.lint_rule import DOCS, Rule, Severity
+from tollgate.repository.lint.product_rules import STEP_FILE
 from tollgate.repository.lint.view import View
-from tollgate.repository.repository_check import STEP_FILE
 
 RULES = (
     Rule(

@@ -7,8 +7,9 @@ The linter starts nothing and uses no network.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -21,13 +22,14 @@ from tollgate.repository.lint import (
     exposure,
     graphs,
     layout,
+    product_rules,
     queues,
     trial,
     version_rules,
     wire_rules,
 )
-from tollgate.repository.lint.catalogue import RULES
 from tollgate.repository.lint.lint_rule import Rule, Severity
+from tollgate.repository.lint.product_rules import product_findings
 from tollgate.repository.lint.start_line import ServerCommandLine
 from tollgate.repository.lint.view import (
     View,
@@ -35,9 +37,53 @@ from tollgate.repository.lint.view import (
     read_models,
     with_steps,
 )
-from tollgate.repository.repository_check import product_findings
 from tollgate.repository.slo import read_slo
 from tollgate.repository.snapshot import RepositorySnapshot
+
+_FAMILIES = (
+    layout,
+    wire_rules,
+    queues,
+    version_rules,
+    execution,
+    graphs,
+    product_rules,
+    trial,
+    exposure,
+)
+
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        rule.code: rule
+        for rule in sorted(
+            (rule for family in _FAMILIES for rule in family.RULES),
+            key=lambda rule: rule.code,
+        )
+    }
+)
+
+_ADDRESS = re.compile(r"((?:[\w-]+\.)+(?:com|ai)/[^\s;,]*?/)([\w.-]+)(?=[;,]|$)")
+
+PRODUCT_ONLY = frozenset(
+    [*(rule.code for rule in product_rules.RULES), "TG206", "TG207", "TG320"]
+)
+"""Codes of what is looked for in products of Tollgate alone."""
+
+
+def table() -> Iterator[str]:
+    """Print the rules as lines of a Markdown table, for docs/check.md."""
+    yield "| code | finds | severity | why | mend | source |"
+    yield "|---|---|---|---|---|---|"
+    for rule in RULES.values():
+        severity = str(rule.severity)
+        if rule.code in PRODUCT_ONLY:
+            severity += ", in products only"
+        elif rule.in_product is not None:
+            severity += f"; in a product {rule.in_product}"
+        source = _ADDRESS.sub(r"[\2](https://\1\2)", rule.source)
+        cells = rule.code, rule.title, severity, rule.why, rule.mend, source
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
 
 # Find the line of a config.pbtxt on which a field stands.
 #
@@ -251,7 +297,7 @@ class Places:
         return text.count("\n", 0, found.end()) + 1 if found else 0
 
 
-_FAMILIES = (layout, wire_rules, queues, version_rules, execution)
+_MODEL_FAMILIES = (layout, wire_rules, queues, version_rules, execution)
 
 
 class Issue(msgspec.Struct, frozen=True):
@@ -330,7 +376,7 @@ def lint(question: Question) -> Report:
     for product in view.products:
         snapshot = _snapshot_for(question, product, view=view)
         findings += product_findings(snapshot, product=product)
-    for family in _FAMILIES:
+    for family in _MODEL_FAMILIES:
         findings += family.findings(view)
     findings += trial.findings(view)
     findings += _server_findings(question, view=view)

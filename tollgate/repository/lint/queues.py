@@ -8,13 +8,13 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.repository.findings import Finding
 from tollgate.repository.lint.lint_rule import ISSUES, Rule, Severity
-from tollgate.repository.lint.view import Model, View
-from tollgate.repository.repository_check import (
+from tollgate.repository.lint.product_rules import (
     DELAY,
     delay_us,
     queue_breaks,
     second_delay,
 )
+from tollgate.repository.lint.view import Model, View
 from tollgate.repository.slo import Layers
 
 _BOUNDS = "measured here: docs/performance-log.md, no bound on any queue"

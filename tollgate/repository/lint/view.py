@@ -11,9 +11,9 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tollgate.errors import RepositoryError
 from tollgate.repository.configs import NAMED_CONFIGS, config_path
 from tollgate.repository.findings import Finding, collecting
+from tollgate.repository.lint.product_rules import PYTHON_BACKEND
 from tollgate.repository.models.model_files import MODEL_FILE
 from tollgate.repository.releases.release_file import RELEASE_FILE
-from tollgate.repository.repository_check import PYTHON_BACKEND
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import list_versions
 

@@ -16,6 +16,7 @@ import msgspec
 from tollgate.errors import ArgumentError, RepositoryError
 from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
 from tollgate.repository.atomic import lock_folder, replace_file
+from tollgate.repository.lint.product_rules import require_sound
 from tollgate.repository.models.hook_trial import prove_hook
 from tollgate.repository.releases.release_file import (
     Release,
@@ -37,7 +38,6 @@ from tollgate.repository.releases.release_history import (
     releases_of,
     settle,
 )
-from tollgate.repository.repository_check import require_sound
 from tollgate.repository.snapshot import RepositorySnapshot
 
 

@@ -17,6 +17,7 @@ from msgspec import structs
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.errors import RepositoryError
+from tollgate.repository.lint.product_rules import PYTHON_BACKEND
 from tollgate.repository.models.model_files import plan_findings
 from tollgate.repository.product_models import Product
 from tollgate.repository.releases.release_file import (
@@ -33,7 +34,6 @@ from tollgate.repository.releases.step_parameters import (
     features_parameters,
     load_policy_of,
 )
-from tollgate.repository.repository_check import PYTHON_BACKEND
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import CHALLENGER_PROBABILITIES
 

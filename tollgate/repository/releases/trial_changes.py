@@ -14,6 +14,7 @@ from typing import Literal
 import msgspec
 
 from tollgate.errors import ArgumentError, RepositoryError
+from tollgate.repository.lint.product_rules import require_sound
 from tollgate.repository.releases.activation import (
     compose_next,
     now_text,
@@ -30,7 +31,6 @@ from tollgate.repository.releases.release_history import (
     release_on_trial,
     releases_of,
 )
-from tollgate.repository.repository_check import require_sound
 from tollgate.repository.snapshot import RepositorySnapshot
 
 Mode = Literal["shadow", "canary"]

@@ -12,7 +12,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tollgate import schema
 from tollgate.errors import ServerError
 from tollgate.repository.configs import add_canary, merge, to_json
-from tollgate.repository.repository_check import PYTHON_BACKEND
+from tollgate.repository.lint.product_rules import PYTHON_BACKEND
 from tollgate.schema import public_name
 from tollgate.server.serving.loaded import LoadedRelease, ServingRecord, loaded_slots
 from tollgate.server.triton import control, placement

@@ -18,9 +18,9 @@ from typing import Literal
 import msgspec
 
 from tollgate.errors import InputError, PolicyError, RepositoryError, SpecError
+from tollgate.repository.lint.product_rules import require_sound
 from tollgate.repository.models.artifact_file import ARTIFACT_FILE
 from tollgate.repository.models.candidate import require_files
-from tollgate.repository.repository_check import require_sound
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.serving.model_checks import prove
 

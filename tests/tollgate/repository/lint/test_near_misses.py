@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tollgate.repository.lint.catalogue import PRODUCT_ONLY, RULES
-from tollgate.repository.lint.linting import Issue, Question, lint
+from tollgate.repository.lint.linting import PRODUCT_ONLY, RULES, Issue, Question, lint
 
 Grave = Callable[[Question], list[Issue]]
 Write = Callable[[Mapping[str, str]], Path]

@@ -10,15 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tollgate.repository.lint.catalogue import PRODUCT_ONLY, RULES
 from tollgate.repository.lint.lint_rule import Severity
-from tollgate.repository.lint.linting import Issue, Question, lint
+from tollgate.repository.lint.linting import PRODUCT_ONLY, RULES, Issue, Question, lint
+from tollgate.repository.lint.product_rules import require_sound
 from tollgate.repository.releases.release_file import (
     Challenger,
     read_release,
     write_release,
 )
-from tollgate.repository.repository_check import require_sound
 from tollgate.repository.snapshot import RepositorySnapshot
 
 ENSEMBLE = "fraud/config.pbtxt"

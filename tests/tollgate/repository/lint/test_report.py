@@ -9,7 +9,6 @@ from textwrap import indent
 
 import pytest
 
-from tollgate.repository.lint.catalogue import RULES
 from tollgate.repository.lint.lint_report import (
     at_least,
     exit_status,
@@ -17,7 +16,7 @@ from tollgate.repository.lint.lint_report import (
     text_lines,
 )
 from tollgate.repository.lint.lint_rule import Severity
-from tollgate.repository.lint.linting import Issue, Question, lint
+from tollgate.repository.lint.linting import RULES, Issue, Question, lint
 
 Write = Callable[[Mapping[str, str]], Path]
 Edited = Callable[[Sequence[tuple[str, str, str]], Sequence[str]], dict[str, str]]

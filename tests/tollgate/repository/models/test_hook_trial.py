@@ -14,10 +14,10 @@ from tollgate.audit.releases.archived_release import spec_of
 from tollgate.audit.releases.past_release import ReleaseFiles, open_files
 from tollgate.errors import HookError
 from tollgate.features.spec.feature_spec import load_spec
+from tollgate.repository.lint.product_rules import product_findings
 from tollgate.repository.models.hook_trial import BUDGET_US, prove_hook
 from tollgate.repository.releases.activation import activate, compose_next, propose
 from tollgate.repository.releases.release_file import read_release, spec_hash_text
-from tollgate.repository.repository_check import product_findings
 from tollgate.repository.snapshot import RepositorySnapshot
 
 Hooked = Callable[..., Path]

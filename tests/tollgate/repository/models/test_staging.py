@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tollgate.repository.lint.product_rules import check
 from tollgate.repository.models.staging import remove_leftovers, staging
 from tollgate.repository.releases.rendering import plan_load
-from tollgate.repository.repository_check import check
 from tollgate.repository.snapshot import RepositorySnapshot
 
 STAGE = """

@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from tollgate.errors import InputError, ObjectStoreError, RepositoryError, SetupError
+from tollgate.repository.lint.product_rules import check
 from tollgate.repository.releases.activation import compose_release
 from tollgate.repository.releases.release_file import (
     Release,
@@ -24,7 +25,6 @@ from tollgate.repository.releases.release_file import (
 )
 from tollgate.repository.remote.mirror import Mirror, mirror_folder, read_wanted
 from tollgate.repository.remote.objects import Objects
-from tollgate.repository.repository_check import check
 from tollgate.repository.snapshot import RepositorySnapshot
 
 _NUMBERS = itertools.count()

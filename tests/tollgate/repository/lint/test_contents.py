@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tollgate.errors import PolicyError, RepositoryError, SpecError
-from tollgate.repository.repository_check import check, require_sound
+from tollgate.repository.lint.product_rules import check, require_sound
 from tollgate.repository.snapshot import RepositorySnapshot
 
 FEATURES = "fraud_features/config.pbtxt"

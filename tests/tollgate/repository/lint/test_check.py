@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tollgate.errors import RepositoryError
-from tollgate.repository.repository_check import check, require_sound
+from tollgate.repository.lint.product_rules import check, require_sound
 from tollgate.repository.snapshot import RepositorySnapshot
 
 ENSEMBLE = "fraud/config.pbtxt"
 FEATURES = "fraud_features/config.pbtxt"
 MODEL = "fraud_model/config.pbtxt"
-CHECKOUT = Path(__file__).resolve().parents[3]
+CHECKOUT = Path(__file__).resolve().parents[4]
 
 Edit = Callable[[str, str, str], None]
 Lines = Callable[[], list[str]]

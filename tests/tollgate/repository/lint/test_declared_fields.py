@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tollgate.repository.lint.product_rules import field_findings
 from tollgate.repository.product_models import read_product
-from tollgate.repository.repository_check import field_findings
 
 Edit = Callable[[str, str, str], None]
 
