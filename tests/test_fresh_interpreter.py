@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.support.checkout import checkout_environment
-from tollgate.cli.pipeline import wait_for_store
+from tollgate.pipeline import wait_for_store
 from tollgate.server.serving.embedded import Embedded, serve
 
 if sys.version_info >= (3, 11):

@@ -280,7 +280,7 @@ def test_the_library_renders_templates(
 ) -> None:
     """The templates of a product and of a page are in the wheel."""
     code = (
-        "from tollgate.product.policy_text import slo_text; "
+        "from tollgate.product.files import slo_text; "
         "from tollgate.monitor.monitor_page import render; "
         "print(slo_text('shop')); "
         "print(render('tollgate/monitor/templates/monitor.html.j2', "

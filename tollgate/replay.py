@@ -18,6 +18,7 @@ from tollgate.store.store_events import Labels, Purchases
 I64 = npt.NDArray[np.int64]
 
 FRAUD_LABEL = 1
+LOAD_DEADLINE_S = 30.0  # of a call to the store; no caller waits for a history
 _BATCH_ROWS = 1_000
 
 
@@ -88,6 +89,17 @@ def _alone_from(spec: FeatureSpec, history: History, order: I64) -> I64:
         places = by_id[full]
         found[places] = np.maximum(found[places], time_us.searchsorted(past_us))
     return found
+
+
+def purchases_in_reach(
+    history: History, *, spec: FeatureSpec, from_us: int, until_us: int
+) -> History:
+    """Select the purchases that matter to windows read in [from_us, until_us)."""
+    reach_us = max((entity.horizon_us for entity in spec.entities), default=0)
+    time_us = history.event_time_us
+    return history.take(
+        np.flatnonzero((time_us >= from_us - reach_us) & (time_us < until_us))
+    )
 
 
 def purchases_of(spec: FeatureSpec, history: History, rows: I64) -> Purchases:

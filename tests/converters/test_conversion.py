@@ -13,9 +13,9 @@ from converters.purpose import purpose_of
 from converters.sample import Sample
 from converters.sources.worker import model_of
 from converters.training import PARAMETERS, train_xgboost
-from tollgate.cli.pipeline import publish_and_release
 from tollgate.errors import ConversionError, InputError, RepositoryError
 from tollgate.features.spec.feature_spec import load_spec
+from tollgate.pipeline import publish_and_release
 from tollgate.repository.releases.release_file import read_release, verify_release
 from tollgate.repository.releases.rendering import plan_load
 from tollgate.repository.releases.served_versions import read_served, require_spec

@@ -19,10 +19,10 @@ from converters.sources.worker import model_of
 from converters.training import train_xgboost
 from tests.support.checkout import CHECKOUT
 from tests.support.converters.training_rows import training_rows
-from tollgate.cli.pipeline import later_rows
 from tollgate.features.offline import build
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.history import history_of
+from tollgate.pipeline import later_rows
 
 REPOSITORY = CHECKOUT / "model_repository"
 

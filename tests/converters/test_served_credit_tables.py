@@ -28,11 +28,11 @@ from converters.conversion import convert_model
 from converters.purpose import purpose_of
 from converters.sample import Sample
 from converters.sources.worker import model_of
-from tollgate.cli.decisions.score_command import field_columns, wire_fields
-from tollgate.cli.pipeline import publish_and_release
 from tollgate.explanation import EXPLAIN_FILE, Explainer, read_explanation
 from tollgate.features.spec.request_inputs import wire_inputs
-from tollgate.product.building import build_features, write_texts
+from tollgate.history.request_columns import field_columns, wire_fields
+from tollgate.pipeline import publish_and_release
+from tollgate.product.files import build_features, write_texts
 from tollgate.product.plan import ProductChoices, make_plan
 from tollgate.product.thresholds import Rates, choose_thresholds
 from tollgate.server.serving.embedded import serve

@@ -9,7 +9,7 @@ from converters.purpose import purpose_of
 from converters.sample import Sample
 from converters.sources.worker import model_of
 from converters.training import train_xgboost
-from tollgate.cli.pipeline import publish_and_release
+from tollgate.pipeline import publish_and_release
 from tollgate.repository.releases.rendering import plan_load
 from tollgate.server.triton.control import infer, load_model
 from tollgate.server.triton.launcher import TritonServer

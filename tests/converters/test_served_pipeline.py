@@ -12,9 +12,9 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from converters.conversion import Conversion, convert_file
 from converters.folder import write_converted
 from converters.purpose import purpose_of
-from tollgate.cli.pipeline import decide_history, wait_for_store
 from tollgate.features.offline import build
 from tollgate.history import history_of
+from tollgate.pipeline import decide_history, wait_for_store
 from tollgate.repository.releases.activation import compose_release
 from tollgate.repository.releases.release_file import write_release
 from tollgate.repository.releases.served_versions import read_served

@@ -296,8 +296,8 @@ def held_out_rows(table: Table) -> npt.NDArray[np.bool_]:
 
 def product_auc(table: Table, folder: Path) -> tuple[float, list[str]]:
     """Make a product of a table for real; its AUC, and each step that was reported."""
-    from tollgate.cli.products.product_creation import create_product
     from tollgate.product.choices import ProductChoices
+    from tollgate.product.creation import create_product
     from tollgate.product.plan import make_plan
 
     pl.DataFrame(table.columns).write_parquet(folder / "table.parquet")

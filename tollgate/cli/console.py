@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -130,3 +131,17 @@ def result(text: str) -> None:
 def say(text: str) -> None:
     """Print a message for the person to standard error."""
     err.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+class StepPrinter:
+    """Print each finished step of long work with its duration."""
+
+    def __init__(self) -> None:
+        self._since_s = time.monotonic()
+
+    def report(self, title: str, text: str) -> None:
+        """Print a finished step with its result."""
+        now_s = time.monotonic()
+        line = f"[green]✓[/] {title}: {text} [dim]({now_s - self._since_s:.1f} s)[/]"
+        out.print(line, highlight=False, soft_wrap=True)
+        self._since_s = now_s

@@ -1,50 +1,14 @@
-"""
-Replay a history through the online path and compare vectors with the offline path.
-"""
+"""Provide `replay_newest` to the training scripts of products, with a progress bar."""
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
-from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
-from tollgate.backfill.tables import load_table
+from tollgate import feature_parity
 from tollgate.cli import console
-from tollgate.errors import ServerError
 from tollgate.features.feature_tables import TableRows
-from tollgate.features.offline import build
 from tollgate.features.spec.feature_spec import FeatureSpec, Table
 from tollgate.history import History
-from tollgate.replay import replay
-from tollgate.store.online_features import OnlineFeatures
-from tollgate.store.redis.cluster_store import open_store
-
-I64 = npt.NDArray[np.int64]
-
-LOAD_DEADLINE_S = 30.0  # s; no caller waits for a batch of history
-_NEWEST = 2_000  # purchases to compare; ties with the first are added
-
-
-def purchases_in_reach(
-    history: History, *, spec: FeatureSpec, from_us: int, until_us: int
-) -> History:
-    """Select the purchases that matter to windows read in [from_us, until_us)."""
-    reach_us = max((entity.horizon_us for entity in spec.entities), default=0)
-    time_us = history.event_time_us
-    return history.take(
-        np.flatnonzero((time_us >= from_us - reach_us) & (time_us < until_us))
-    )
-
-
-def newest_rows(history: History) -> I64:
-    """Return the positions of the newest 2,000 purchases, and of their ties."""
-    time_us = np.sort(history.event_time_us)
-    from_us = time_us[max(0, len(time_us) - _NEWEST)]
-    return np.flatnonzero(history.event_time_us >= from_us)
 
 
 def replay_newest(
@@ -52,71 +16,6 @@ def replay_newest(
     history: History,
     tables: Sequence[tuple[Table, TableRows]] = (),
 ) -> int:
-    """
-    Compare the vectors of the newest purchases online with offline, bit for bit.
-
-    Returns:
-        Number of vectors that were compared.
-
-    Raises:
-        ServerError: A vector differs, or there is none.
-    """
-    time_us = history.event_time_us[newest_rows(history)]
-    if not len(time_us):
-        raise ServerError(spec.product, f"{history.source} has no purchase to replay")
-    from_us, until_us = int(time_us.min()), int(time_us.max()) + 1
-    read, differing = compare_with_offline(
-        spec,
-        purchases_in_reach(history, spec=spec, from_us=from_us, until_us=until_us),
-        list(tables),
-        read_from_us=from_us,
-        store_url=None,
-        batch_rows=1_000,
-    )
-    if differing or not read:
-        problem = f"{differing:,} of {read:,} vectors read online differ from offline"
-        raise ServerError(spec.product, problem)
-    return read
-
-
-def compare_with_offline(
-    spec: FeatureSpec,
-    history: History,
-    tables: list[tuple[Table, TableRows]],
-    *,
-    read_from_us: int,
-    store_url: str | None,
-    batch_rows: int,
-) -> tuple[int, int]:
-    """
-    Replay a history and compare each vector with the offline one, bit for bit.
-
-    Returns:
-        Number of vectors that were read, and number that differ.
-    """
-    taken = {one.name: rows for one, rows in tables}
-    offline = build(spec, history, tables=taken).astype(np.float32).view(np.uint32)
-    read = differing = 0
-    with ExitStack() as stack:
-        if store_url is None:
-            from tollgate.server.processes.redis_server import EmbeddedRedis
-
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            store_url = stack.enter_context(EmbeddedRedis(Path(folder))).url
-        store = open_store(store_url, deadline_s=LOAD_DEADLINE_S)
-        for table, own in tables:
-            # Table rows expire by a clock that starts when purchases first read them.
-            load_table(spec, table, own, store, wall_us=lambda: read_from_us)
-        online = OnlineFeatures(spec, store)
-        advance = stack.enter_context(console.progress("replaying"))
-        for rows, vectors in replay(
-            online,
-            history,
-            read_from_us=read_from_us,
-            batch_rows=batch_rows,
-            progress=advance,
-        ):
-            served = vectors.features.astype(np.float32).view(np.uint32)
-            read += len(rows)
-            differing += int((served != offline[rows]).any(axis=1).sum())
-    return read, differing
+    """Compare the newest vectors online with offline; see `tollgate.feature_parity`."""
+    with console.progress("replaying") as advance:
+        return feature_parity.replay_newest(spec, history, tables, progress=advance)

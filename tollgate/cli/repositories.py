@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tollgate.errors import InputError, RepositoryError, TollgateError
+from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec
 from tollgate.settings import Settings
 from tollgate.suggestions import suggest
 
@@ -189,3 +190,16 @@ def _folder(chosen: Settings) -> Iterator[Path]:
         problem = "no such model repository; name its folder with --repository"
         raise RepositoryError(folder, problem)
     yield folder
+
+
+def require_repository(folder: Path) -> None:
+    """Refuse a folder that is missing, or no folder."""
+    if not folder.is_dir():
+        raise RepositoryError(folder, "is not a folder: name one with --repository")
+
+
+def require_entities(spec: FeatureSpec) -> None:
+    """Refuse a product without entities, which stores nothing between purchases."""
+    if not spec.entities:
+        problem = f"{spec.product} has none: the store keeps nothing of its purchases"
+        raise InputError(SPEC_FILE, problem, where="entities")

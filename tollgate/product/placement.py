@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tollgate.errors import InputError, RepositoryError
-from tollgate.product.config_text import step_names
+from tollgate.product.files import step_names
 from tollgate.repository.atomic import sync_directory
 from tollgate.repository.configs import read_config
 from tollgate.repository.product_models import read_product

@@ -18,7 +18,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 
 from tollgate.cli import main
-from tollgate.cli.products import product_creation
+from tollgate.product import creation
 from tollgate.product.choices import ProductChoices
 from tollgate.product.plan import make_plan
 from tollgate.repository.hashes import hash_tree
@@ -129,7 +129,7 @@ def test_model_of_other_columns_is_refused(
     words = ("new", "shop", "--from", loans, "--label", "bad", "--model", "five.pkl")
     assert "loading it runs whatever code is in it" in run(*words).stderr
     done = run(*words, "--trust-pickle")
-    assert "has 5 features without names: --columns names the table" in done.stderr
+    assert "five.pkl has 5 features without names: name the table" in done.stderr
     assert done.returncode == 2
     assert staging_folders(tmp_path) == []
 
@@ -148,7 +148,7 @@ def test_interrupted_creation_leaves_the_repository_unchanged(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        product_creation.create_product(
+        creation.create_product(
             plan,
             repository=repository,
             model=None,

@@ -200,8 +200,8 @@ def test_words_that_no_file_lists_are_demanded(
     rows.replace({"colour": options}).to_csv(tmp_path / "table.csv", index=False)
     status, said = new("--from", tmp_path / "table.csv", "--model", saved)
     assert status == 2
-    assert f"{column}: was trained on" in said
-    assert "--words FILE lists them in the order of their codes" in said
+    assert f"--words: {column}: {saved} was trained on" in said
+    assert "list them in a file in the order of their codes" in said
     assert list((tmp_path / "models").iterdir()) == []
 
 

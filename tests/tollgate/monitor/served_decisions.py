@@ -24,11 +24,12 @@ import numpy as np
 import polars as pl
 from typer.testing import CliRunner
 
-from tollgate.cli import pipeline
+from tollgate import pipeline
 from tollgate.cli.app import app
-from tollgate.cli.replaying import purchases_in_reach
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import history_of
+from tollgate.replay import purchases_in_reach
+from tollgate.repository.releases.served_versions import served_spec
 from tollgate.server.serving.embedded import serve
 from tollgate.simulate import simulate
 
@@ -113,7 +114,7 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=50_000)
     parser.add_argument("--shift-from", type=int, default=None)
     given = parser.parse_args()
-    spec = pipeline.served_spec(REPOSITORY, product="fraud")
+    spec = served_spec(REPOSITORY, product="fraud")
     with tempfile.TemporaryDirectory(prefix="tollgate-") as home:
         folder = decide(
             simulate(),

@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 from tollgate.cli.app import app
 from tollgate.features.spec.feature_spec import load_spec
-from tollgate.product.config_text import config_texts
-from tollgate.product.policy_text import slo_text
+from tollgate.product.files import config_texts, slo_text
 
 MODELS = Path(__file__).resolve().parents[3] / "model_repository"
 SPEC = load_spec(MODELS / "fraud_features" / "1" / "features.yaml")

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from tollgate.cli import main
-from tollgate.cli.products import product_creation
 from tollgate.errors import InputError
 from tollgate.features.offline import build
 from tollgate.features.spec.feature_spec import load_spec
+from tollgate.product import creation
 from tollgate.product.rows import read_rows
 from tollgate.product.splitting import DAY_US, split
 
@@ -73,7 +73,7 @@ def test_training_uses_only_outcomes_known_before_the_held_out_rows(
         seen.append(features)
         raise Stop
 
-    monkeypatch.setattr(product_creation, "train_model", train_model)
+    monkeypatch.setattr(creation, "train_model", train_model)
     monkeypatch.chdir(tmp_path)
     Path("model_repository").mkdir()
     command = "product new shop --from rows.csv --label fraud --time at --drop terminal"

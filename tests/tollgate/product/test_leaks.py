@@ -10,7 +10,7 @@ import pytest
 
 from tollgate.evaluation import roc_auc
 from tollgate.product.columns import Column, classify_column
-from tollgate.product.leaks import drop_duplicates, leak_reason, solo_auc
+from tollgate.product.plan import drop_duplicates, leak_reason, solo_auc
 
 POSITIVE = np.tile([True, False, False, True], 50)
 CHANCE = np.random.default_rng(5)

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 from tests.tollgate import ten_tables
-from tollgate.product.building import build_features
 from tollgate.product.choices import ProductChoices
+from tollgate.product.files import build_features
 from tollgate.product.plan import make_plan
 from tollgate.product.rows import rows_of
 from tollgate.validation import check_fields

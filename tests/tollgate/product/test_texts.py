@@ -13,15 +13,19 @@ import polars as pl
 import pytest
 import yaml
 
-from tollgate.cli.decisions.score_command import wire_fields
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.features.spec.request_inputs import wire_inputs
+from tollgate.history.request_columns import wire_fields
 from tollgate.policy import load_policy
-from tollgate.product.ask_text import ask_text
-from tollgate.product.building import bounds, build_features, write_texts
 from tollgate.product.choices import ProductChoices
+from tollgate.product.files import (
+    ask_text,
+    bounds,
+    build_features,
+    policy_text,
+    write_texts,
+)
 from tollgate.product.plan import Plan, make_plan
-from tollgate.product.policy_text import policy_text
 from tollgate.product.thresholds import Rates, choose_thresholds
 from tollgate.repository.product_models import read_product
 from tollgate.repository.slo import read_slo

@@ -11,11 +11,11 @@ import polars as pl
 import pytest
 import yaml
 
-from tollgate.cli.products.product_model import train_model
 from tollgate.errors import InputError
 from tollgate.policy import Policy, RowFacts, decide, load_policy
-from tollgate.product.building import build_features, write_texts
 from tollgate.product.choices import ProductChoices
+from tollgate.product.files import build_features, write_texts
+from tollgate.product.model import train_model
 from tollgate.product.plan import make_plan
 from tollgate.product.splitting import describe, split
 from tollgate.product.thresholds import (

@@ -26,13 +26,14 @@ from tollgate.audit.review.explanation import ExplainedRecord, explain_record
 from tollgate.audit.review.notice import notice_text
 from tollgate.audit.review.pending import find_pending, pending_table
 from tollgate.cli.app import app
-from tollgate.cli.decisions.score_command import field_columns, wire_fields
-from tollgate.cli.pipeline import publish_and_release, served_spec
 from tollgate.errors import JournalError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.features.spec.request_inputs import wire_inputs
+from tollgate.history.request_columns import field_columns, wire_fields
+from tollgate.pipeline import publish_and_release
 from tollgate.policy.policy_document import read_document
 from tollgate.repository.lint.product_rules import check
+from tollgate.repository.releases.served_versions import served_spec
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.serving.embedded import serve
 from tollgate.simulate.credit import SENSITIVE, simulate_credit

@@ -21,11 +21,11 @@ from tritonclient.grpc import service_pb2_grpc
 
 from converters.parity.runner import onnx_runner
 from tests.support.steps.step_parameters import told_otherwise
-from tollgate.cli.pipeline import decide_history
 from tollgate.errors import ClientError, InvalidRequest
 from tollgate.features.offline import build
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import history_of
+from tollgate.pipeline import decide_history
 from tollgate.schema import Degraded
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.server.triton import control

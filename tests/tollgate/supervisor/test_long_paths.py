@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from tests.support.products.second_product import copy_repository
-from tollgate.cli.pipeline import wait_for_store
+from tollgate.pipeline import wait_for_store
 from tollgate.schema import Degraded
 from tollgate.server.address import find_server
 from tollgate.testing.supervised import Supervised

@@ -12,8 +12,8 @@ import pytest
 import redis
 
 from tests.support.products.second_product import copy_repository
-from tollgate.cli.pipeline import wait_for_store
 from tollgate.errors import ServerError
+from tollgate.pipeline import wait_for_store
 from tollgate.server.address import find_server
 from tollgate.testing.supervised import Supervised
 from tollgate_client.client import Client

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tollgate.cli.pipeline import wait_for_store
+from tollgate.pipeline import wait_for_store
 from tollgate.server.serving.embedded import serve
 from tollgate.testing import TestServer
 from tollgate_client.codec import decisions_of, requests_of

@@ -500,7 +500,7 @@ def _labels(path: Path | None, chosen: Settings, keys: Path) -> pl.DataFrame | N
         return None
     from tollgate.audit.worker.label_journal import pseudonymised, read_labels
     from tollgate.audit.worker.pseudonyms import Subjects
-    from tollgate.cli.pipeline import served_spec
+    from tollgate.repository.releases.served_versions import served_spec
 
     spec = served_spec(chosen.repository_path, product=chosen.product)
     subjects = Subjects(keys)

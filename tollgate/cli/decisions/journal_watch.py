@@ -196,7 +196,7 @@ class Watch:
 
 
 def _served_spec(chosen: Settings, product: str) -> FeatureSpec:
-    from tollgate.cli.pipeline import served_spec
+    from tollgate.repository.releases.served_versions import served_spec
 
     return served_spec(chosen.repository_path, product=product)
 

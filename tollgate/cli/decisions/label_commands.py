@@ -56,8 +56,8 @@ def load(
 ) -> None:
     """Load labels into the store and the journal; then judge each release."""
     from tollgate.audit.worker.label_journal import read_labels
-    from tollgate.cli.pipeline import served_spec
     from tollgate.errors import InputError
+    from tollgate.repository.releases.served_versions import served_spec
 
     chosen = console.settings(
         product=product, repository=repository, state=state, store_url=store_url

@@ -18,8 +18,7 @@ from tollgate.cli import console
 from tollgate.cli.options import Product, State
 from tollgate.cli.repositories import open_for_reading
 from tollgate.errors import InputError, SetupError
-from tollgate.features.spec.feature_spec import FeatureSpec
-from tollgate.features.spec.request_inputs import FIELD_KINDS, wire_inputs
+from tollgate.features.spec.request_inputs import wire_inputs
 from tollgate.schema import AMOUNT, EVENT_TIME, REASON_SEPARATOR, Degraded
 from tollgate.suggestions import suggest
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
     from tollgate.settings import Settings
     from tollgate_client import Tls
-
-# Read a caller's credentials for a gateway: TLS, client certificate, API key.
 
 TlsCa = Annotated[
     Path | None,
@@ -70,46 +67,6 @@ def read_proof(
     except (OSError, UnicodeDecodeError) as exc:
         words = getattr(exc, "strerror", None) or "is not ASCII"
         raise InputError(token, f"cannot be read: {words}") from exc
-
-
-# Convert columns of a table to declared fields of a request.
-
-
-def wire_fields(spec: FeatureSpec, frame: pl.DataFrame) -> dict[str, str]:
-    """List the declared fields that a table has, with their types."""
-    return {
-        field.name: FIELD_KINDS[field.type]
-        for field in spec.fields
-        if field.name in frame.columns
-    }
-
-
-def field_columns(
-    frame: pl.DataFrame, fields: dict[str, str], *, errors: list[str]
-) -> dict[str, list[Any]]:
-    """
-    Convert declared fields of a table to columns of a request.
-
-    Args:
-        frame: N rows.
-        fields: Name -> type on the wire.
-        errors: Errors of each row; a cell that is no number adds one.
-
-    Returns:
-        N values each; None where a row has none.
-    """
-    import polars as pl
-
-    columns = {}
-    for name, kind in fields.items():
-        column = frame[name]
-        typed = column.cast(pl.String if kind == "BYTES" else pl.Float64, strict=False)
-        lost = typed.is_null() & column.is_not_null()
-        for row in np.flatnonzero(lost.to_numpy()).tolist():
-            problem = f"{name}: {column[row]!r:.60}: is not a number"
-            errors[row] = errors[row] or problem
-        columns[name] = typed.to_list()
-    return columns
 
 
 Format = Literal["parquet", "csv", "jsonl"]
@@ -198,15 +155,16 @@ def score(
     ] = False,
 ) -> None:
     """Decide the purchases of a file: Parquet, CSV or JSON lines in, the same out."""
-    from tollgate.cli import pipeline
     from tollgate.history import rename_aliases
+    from tollgate.history.request_columns import field_columns, wire_fields
+    from tollgate.repository.releases.served_versions import served_spec
     from tollgate_client import Client
 
     kind = _output_kind(out, format)
     tls, token = read_proof(tls_ca, tls_cert, key=tls_key, token=token_file)
     chosen = console.settings(product=product, repository=repository, state=state)
     with open_for_reading(chosen) as models:
-        spec = pipeline.served_spec(models, product=chosen.product)
+        spec = served_spec(models, product=chosen.product)
     frame = rename_aliases(_read(file, format or "jsonl"), spec)
     for name in spec.columns:
         if name not in frame.columns:

@@ -185,9 +185,10 @@ def replay(
     """
     Replay a history through the online path; compare each bit with the offline path.
     """
-    from tollgate.cli.replaying import compare_with_offline, purchases_in_reach
+    from tollgate.feature_parity import compare_with_offline
     from tollgate.features.spec.feature_spec import load_spec
     from tollgate.history import read_history
+    from tollgate.replay import purchases_in_reach
 
     loaded = load_spec(spec)
     purchases = purchases_in_reach(
@@ -196,14 +197,17 @@ def replay(
         from_us=_us(since.date()),
         until_us=_us(until.date()),
     )
-    rows, differing = compare_with_offline(
-        loaded,
-        purchases,
-        table_files.read_tables(table, loaded),
-        read_from_us=_us(since.date()),
-        store_url=store_url,
-        batch_rows=batch_rows,
-    )
+    tables = table_files.read_tables(table, loaded)
+    with console.progress("replaying") as advance:
+        rows, differing = compare_with_offline(
+            loaded,
+            purchases,
+            tables,
+            read_from_us=_us(since.date()),
+            store_url=store_url,
+            batch_rows=batch_rows,
+            progress=advance,
+        )
     if as_json:
         console.print_json({"vectors": rows, "differing": differing})
     else:

@@ -200,14 +200,14 @@ def simulate(
 
 def _features(path: Path | None) -> FeatureSpec:
     """Read the features that a policy may name."""
-    from tollgate.cli import pipeline
     from tollgate.features.spec.feature_spec import load_spec
+    from tollgate.repository.releases.served_versions import served_spec
 
     if path is not None:
         return load_spec(path)
     chosen = console.settings()
     console.require_products(chosen, chosen.products)
-    return pipeline.served_spec(chosen.repository_path, product=chosen.product)
+    return served_spec(chosen.repository_path, product=chosen.product)
 
 
 def _load(path: Path, spec: FeatureSpec) -> Policy:

@@ -215,7 +215,7 @@ def _replay(options: SourceOptions, spec: FeatureSpec, *, rows: Path) -> int | N
     """Write the vectors of the newest purchases; replay them if there are windows."""
     import polars as pl
 
-    from tollgate.cli.replaying import newest_rows, replay_newest
+    from tollgate.feature_parity import newest_rows, replay_newest
     from tollgate.features.offline import build, feature_columns
     from tollgate.history import read_history
 
@@ -227,7 +227,10 @@ def _replay(options: SourceOptions, spec: FeatureSpec, *, rows: Path) -> int | N
     taken = {one.name: values for one, values in known}
     vectors = build(spec, history, tables=taken)[newest_rows(history)]
     pl.DataFrame(feature_columns(spec.feature_names, vectors)).write_parquet(rows)
-    return replay_newest(spec, history, known) if spec.entities else None
+    if not spec.entities:
+        return None
+    with console.progress("replaying") as advance:
+        return replay_newest(spec, history, known, progress=advance)
 
 
 def publish(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tollgate.cli import console, pipeline, running_server, table_files
+from tollgate.cli import console, running_server, table_files
 from tollgate.cli.operations import repair_command
 from tollgate.cli.options import Json, Product, Repository, State, StoreUrl
-from tollgate.cli.repositories import open_for_reading
+from tollgate.cli.repositories import open_for_reading, require_entities
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def materialize(
         product=product, repository=repository, state=state, store_url=store_url
     )
     filled = load_spec(spec) if spec else _released(chosen)
-    pipeline.require_entities(filled)
+    require_entities(filled)
     source = load_spec(copy_from) if copy_from else None
     if not (history or table or source):
         raise InputError("materialize", "name a history, a --table or --copy-from")
@@ -124,7 +124,7 @@ def rebuild(
         spool=str(spool) if spool else None,
     )
     filled = _released(chosen)
-    pipeline.require_entities(filled)
+    require_entities(filled)
     store = open_store(running_server.store_url(chosen), deadline_s=_deadline_s())
     started_s = time.monotonic()
     print_line = console.say if as_json else console.result
@@ -145,8 +145,10 @@ def rebuild(
 
 
 def _released(chosen: Settings) -> FeatureSpec:
+    from tollgate.repository.releases.served_versions import served_spec
+
     with open_for_reading(chosen) as repository:
-        return pipeline.served_spec(repository, product=chosen.product)
+        return served_spec(repository, product=chosen.product)
 
 
 def _histories(

@@ -75,11 +75,11 @@ def budget(
     Exit status 1: the 99th percentile of a layer (`request`: its mean) exceeds its
     budget, or too few responses arrive in time.
     """
-    from tollgate.cli import pipeline
     from tollgate.cli.operations.budget_report import print_layers, print_steps, to_json
     from tollgate.latency_budget.layers import judge
     from tollgate.latency_budget.measurement import Load, measure
     from tollgate.repository.product_models import read_product
+    from tollgate.repository.releases.served_versions import served_spec
     from tollgate.repository.slo import read_slo
     from tollgate.server.address import find_server
 
@@ -99,7 +99,7 @@ def budget(
     folder = Path(server.repository)
     slo = read_slo(folder, product=chosen.product)
     promise = promise_of(slo, target=target, room=room)
-    spec = pipeline.served_spec(folder, product=chosen.product)
+    spec = served_spec(folder, product=chosen.product)
     found = measure(
         server,
         load,

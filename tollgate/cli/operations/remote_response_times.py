@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import typer
 
-from tollgate.cli import console, pipeline
+from tollgate.cli import console
 from tollgate.cli.operations.slo_limits import promise_of
 from tollgate.cli.repositories import open_for_reading
 from tollgate.repository.slo import read_slo
@@ -33,11 +33,12 @@ def judge_answers(
         ServerError: No server responds at the address.
     """
     from tollgate.latency_budget.measurement import measure_answers
+    from tollgate.repository.releases.served_versions import served_spec
 
     with open_for_reading(chosen) as models:
         slo = read_slo(models, product=chosen.product)
         promise = promise_of(slo, target=target, room=room)
-        spec = pipeline.served_spec(models, product=chosen.product)
+        spec = served_spec(models, product=chosen.product)
     sent = measure_answers(
         grpc_url,
         load,

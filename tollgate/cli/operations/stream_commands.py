@@ -232,7 +232,7 @@ def _feeds(repository: Path, product: str, given: str | None) -> list[str]:
 
 def _spec(repository: Path, product: str) -> FeatureSpec:
     """Read the features of the product's release; refuse a product without entities."""
-    from tollgate.cli.pipeline import require_entities
+    from tollgate.cli.repositories import require_entities
     from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
     from tollgate.repository.releases.served_versions import read_served
 

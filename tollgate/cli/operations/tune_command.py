@@ -198,12 +198,12 @@ def _command_line(
 
 def _traffic(server: Address, *, product: str, rows: int) -> Traffic:
     """Describe the requests of the product, for the load."""
-    from tollgate.cli import pipeline
+    from tollgate.repository.releases.served_versions import served_spec
     from tollgate.repository.slo import read_slo
     from tollgate.tuning.driver import Traffic
 
     folder = Path(server.repository)
-    spec = pipeline.served_spec(folder, product=product)
+    spec = served_spec(folder, product=product)
     return Traffic(
         product=product,
         spec=spec,

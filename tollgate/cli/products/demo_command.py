@@ -1,55 +1,31 @@
-"""Run and explain every stage of a decision on simulated purchases: `tollgate demo`."""
+"""Run and explain every stage of a decision on simulated data: `tollgate demo`."""
 
 from __future__ import annotations
 
-import shutil
-import time
-from datetime import date
-from pathlib import Path
-from typing import TYPE_CHECKING
+import os
+import sys
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
+from rich.table import Table
 
 from tollgate.cli import console
 from tollgate.cli.models.simulate_command import CREDIT, simulated_product
 from tollgate.cli.options import Product
-from tollgate.cli.products import demo_report
-from tollgate.cli.products.credit_demo import demo_credit
+from tollgate.cli.repositories import require_repository
+from tollgate.evaluation import average_precision, roc_auc
+from tollgate.schema import Degraded
 
 if TYPE_CHECKING:
-    from tollgate.features.spec.feature_spec import FeatureSpec
+    from tollgate.demo import DecidedApplications
     from tollgate.history import History
     from tollgate.settings import Settings
+    from tollgate_client import Decisions
 
-# The weeks of the handbook's baseline, within our own simulated history.
-_TRAIN_FROM = date(2018, 7, 25)
-_TRAIN_DAYS, _DELAY_DAYS, _TEST_DAYS = 7, 7, 7
-_EVALUATION_ROWS = (
-    "simulated purchases (their frauds follow three simple rules, so these figures say "
-    "nothing about real payments; cards known as defrauded are left out)"
-)
-_DAY_US = 86_400_000_000
-_HELD_OUT = 5_000
-_NEXT = 20
-_BATCH_ROWS, _IN_FLIGHT = 1, 8
-_FORMAT = 2
-
-
-class DemoRecord(msgspec.Struct, frozen=True):
-    """
-    Record of an earlier demo, so that the next one can skip finished work.
-
-    Attributes:
-        format: Version of this record's format.
-        repository: Digest of the model repository that was copied.
-        release: Release that was published into the copy.
-    """
-
-    format: int
-    repository: str
-    release: str
+SLA_MS, SLO_MS = 50, 20  # the SLA, and the SLO
+_COLD = np.uint32(Degraded.COLD_START)  # a customer's first purchase is no fault
+_SAMPLE = 4  # decisions shown of each kind
+_BY = "sex"  # attribute of the demo's table; the model card has all of them
 
 
 def demo(product: Product = None) -> None:
@@ -59,184 +35,174 @@ def demo(product: Product = None) -> None:
     `--product credit`: the same of 2,000 loan applications, with a notice of reasons.
     """
     chosen = console.settings(product=product, product_is_known=False)
-    if simulated_product(product) == CREDIT:
-        demo_credit(chosen)
+    is_credit = simulated_product(product) == CREDIT
+    require_repository(chosen.repository_path)
+    steps = console.StepPrinter()
+    if is_credit:
+        _demo_credit(chosen, steps)
         return
-    state = chosen.state_path
-    state.mkdir(parents=True, exist_ok=True)
-    history_file = state / "demo" / "history.parquet"
-    with demo_report.timed("simulated history") as note:
-        note(_simulate_if_missing(history_file))
-    copy = state / "model_repository"
-    source = chosen.repository_path
-    spec, purchases = _read(source, history_file, product=chosen.product)
-    last = int(np.searchsorted(purchases.event_time_us, _decide_from_us())) + _HELD_OUT
-    with demo_report.timed("trained, converted, proven, published, released") as note:
-        note(
-            _publish_if_changed(source, copy, spec=spec, history=purchases, state=state)
-        )
-    decided = purchases.take(slice(0, last))
-    _serve_and_decide(copy, spec=spec, history=decided, chosen=chosen)
+    from tollgate.demo import decide_purchases
 
-
-def _simulate_if_missing(path: Path) -> str:
-    if path.exists():
-        return f"unchanged since the last run ({path.stat().st_size / 1e6:.0f} MB)"
-    from tollgate.simulate import simulate, write
-
-    with console.progress("simulating") as advance:
-        frame = simulate(progress=advance)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write(frame, path)
-    share = frame["label"].sum() / len(frame)
-    return f"{len(frame):,} purchases, {share:.2%} fraud"
-
-
-def _read(repository: Path, path: Path, *, product: str) -> tuple[FeatureSpec, History]:
-    """Read the part of the history that the demo needs."""
-    from tollgate.cli import pipeline
-    from tollgate.cli.replaying import purchases_in_reach
-    from tollgate.history import read_history
-
-    pipeline.require_repository(repository)
-    spec = pipeline.served_spec(repository, product=product)
-    whole = read_history(path, spec=spec)
-    first_us = _us(_TRAIN_FROM)
-    last = int(np.searchsorted(whole.event_time_us, _decide_from_us())) + _HELD_OUT
-    _write_next(whole, np.arange(last, last + _NEXT), spec=spec, folder=path.parent)
-    until_us = _decide_from_us() + _TEST_DAYS * _DAY_US
-    return spec, purchases_in_reach(
-        whole, spec=spec, from_us=first_us, until_us=until_us
-    )
-
-
-def _write_next(
-    history: History, rows: npt.NDArray[np.int64], *, spec: FeatureSpec, folder: Path
-) -> None:
-    """Write the purchases after the held-out ones to a file, as input for `score`."""
-    import polars as pl
-
-    from tollgate.cli.pipeline import request_columns
-
-    columns = request_columns(history, rows, spec=spec)
-    decoded = {
-        name: [one.decode() for one in values] if isinstance(values, list) else values
-        for name, values in columns.items()
-    }
-    pl.DataFrame(decoded).write_csv(folder / demo_report.NEXT_FILE)
-
-
-def _publish_if_changed(
-    source: Path, copy: Path, *, spec: FeatureSpec, history: History, state: Path
-) -> str:
-    """Train and publish into a copy of the repository, unless an earlier demo did."""
-    from tollgate.cli import pipeline
-    from tollgate.evaluation import split
-    from tollgate.repository.hashes import hash_tree
-
-    record = state / "demo" / "published.json"
-    digest = hash_tree(source)
-    if copy.is_dir() and record.exists():
-        known = msgspec.json.decode(record.read_bytes(), type=DemoRecord)
-        if (known.format, known.repository) == (_FORMAT, digest):
-            return f"{known.release}, unchanged since the last run"
-    record.unlink(missing_ok=True)
-    shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(source, copy)
-    time_us = history.event_time_us
-    parts = split(
-        time_us // _DAY_US,
-        np.array(history.entity_id["customer_id"]),
-        label=history.label == 1,
-        train_start=_TRAIN_FROM,
-        train_days=_TRAIN_DAYS,
-        delay_days=_DELAY_DAYS,
-        test_days=_TEST_DAYS,
-    )
-    with console.progress("training") as advance:
-        release = pipeline.train_and_release(
-            history,
-            spec=spec,
-            train=parts.train,
-            judged=parts.test,
-            source=_EVALUATION_ROWS,
-            repository=copy,
-            reason="demo: trained on a week of simulated purchases",
-            progress=advance,
-        )
-    known = DemoRecord(format=_FORMAT, repository=digest, release=release.name)
-    record.write_bytes(msgspec.json.encode(known))
-    return f"{release.name}, from {int(parts.train.sum()):,} purchases"
-
-
-def _serve_and_decide(
-    copy: Path, *, spec: FeatureSpec, history: History, chosen: Settings
-) -> None:
-    from tollgate.cli import pipeline
-    from tollgate.server.serving.embedded import serve
-    from tollgate_client import join
-
-    started = time.monotonic()
-    with serve(
-        copy,
-        products=(spec.product,),
+    decided = decide_purchases(
+        chosen.repository_path,
+        product=chosen.product,
         state=chosen.state_path,
         store_server=chosen.store_server,
-    ) as server:
-        seconds = time.monotonic() - started
-        serving = server.serving[spec.product]
-        demo_report.step(
-            "server up",
-            f"Triton and Redis, release {serving.release}, grpc {server.grpc_url}",
-            seconds,
-        )
-        with (
-            demo_report.timed(f"decided {_HELD_OUT:,} held-out purchases") as note,
-            console.progress("filling the store, then deciding") as advance,
-        ):
-            answered = list(
-                pipeline.decide_history(
-                    _not_in_store(history, spec=spec, store_url=server.store_url),
-                    spec=spec,
-                    grpc_url=server.grpc_url,
-                    store_url=server.store_url,
-                    decide_from_us=_decide_from_us(),
-                    batch_rows=_BATCH_ROWS,
-                    in_flight=_IN_FLIGHT,
-                    progress=advance,
-                )
+        report=steps.report,
+        progress_bar=console.progress,
+    )
+    _print_decisions(decided.history, decided.answers)
+    _print_next_steps(*_next_commands())
+
+
+def _demo_credit(chosen: Settings, steps: console.StepPrinter) -> None:
+    from tollgate.audit.review.notice import notice_text
+    from tollgate.demo import decide_applications
+
+    decided = decide_applications(
+        chosen.repository_path,
+        product=chosen.product,
+        state=chosen.state_path,
+        store_server=chosen.store_server,
+        report=steps.report,
+    )
+    _print_applications(decided)
+    console.out.print("\nthe notice to one applicant (tollgate explain ID --notice):\n")
+    console.result(notice_text(decided.explanation, application=decided.declined))
+    console.out.print()
+    copy, card = decided.repository, decided.card
+    _print_next_steps(
+        ("the model card, with errors by what the model is never shown", str(card)),
+        ("serve what was trained", f"tollgate up --product credit --repository {copy}"),
+        (
+            "meanwhile, elsewhere: decide a file",
+            f"TOLLGATE_PRODUCT=credit tollgate score {decided.next_file}",
+        ),
+    )
+
+
+def _next_commands() -> tuple[tuple[str, str], ...]:
+    """List example commands to run next, ready to be typed here."""
+    from tollgate.demo import NEXT_PURCHASES
+
+    tollgate = os.path.relpath(sys.argv[0])
+    return (
+        (
+            "serve what was trained",
+            f"{tollgate} up --repository .tollgate/model_repository",
+        ),
+        (
+            "meanwhile, elsewhere: decide a file",
+            f"{tollgate} score .tollgate/demo/{NEXT_PURCHASES}",
+        ),
+        (
+            "see that the features served are those trained on, bit for bit",
+            f"{tollgate} features replay .tollgate/demo/history.parquet "
+            "--from 2018-08-01 --until 2018-08-03",
+        ),
+    )
+
+
+def _print_decisions(history: History, answers: Decisions) -> None:
+    """Show a sample of decisions, their quality, and their response times."""
+    console.out.print(_sample(history, answers))
+    console.out.print(_counts(history, answers))
+    label = history.label == 1
+    usable = ~np.isnan(answers.score)
+    console.out.print(
+        f"AUC {roc_auc(label[usable], answers.score[usable]):.3f}   average precision "
+        f"{average_precision(label[usable], answers.score[usable]):.3f}   "
+        f"({int(label.sum())} frauds among {len(label):,}; "
+        f"{int((answers.degraded & ~_COLD != 0).sum())} answers degraded)",
+        highlight=False,
+    )
+    console.out.print(_latency(answers))
+
+
+def _print_next_steps(*commands: tuple[str, str]) -> None:
+    """Print possible next steps with their commands."""
+    console.out.print("next:")
+    for what, command in commands:
+        text = f"  [dim]{what}[/]\n    {command}"
+        console.out.print(text, highlight=False, soft_wrap=True)
+
+
+def _sample(history: History, answers: Decisions) -> Table:
+    table = Table(title="a sample of the decisions")
+    for name in ("purchase", "amount", "score"):
+        table.add_column(name, justify="right")
+    table.add_column("decision")
+    table.add_column("reasons")
+    table.add_column("truth")
+    colour = {"approve": "green", "review": "yellow", "decline": "red"}
+    for decision in colour:
+        chosen = np.flatnonzero(answers.decision == decision)
+        for row in chosen[:: max(1, len(chosen) // _SAMPLE)][:_SAMPLE].tolist():
+            table.add_row(
+                history.transaction_id[row].decode(),
+                f"{history.cents[row] / 100:.2f}",
+                f"{answers.score[row]:.3f}",
+                f"[{colour[decision]}]{decision}[/]",
+                "\n".join(answers.reason_codes[row]),
+                "fraud" if history.label[row] == 1 else "",
             )
-            note(f"over gRPC, one a request, {_IN_FLIGHT} in flight")
-    decided = history.take(np.flatnonzero(history.event_time_us >= _decide_from_us()))
-    demo_report.decisions(decided, join([answer for _, answer in answered]), spec=spec)
+    return table
 
 
-def _not_in_store(history: History, *, spec: FeatureSpec, store_url: str) -> History:
-    """
-    Return the history without the purchases that an earlier demo put into the store.
-
-    The oldest purchases leave the store first, so if the newest one before the held-out
-    week is there, all are. Applying them again would change nothing and only take time.
-    """
-    import redis
-
-    from tollgate.store.store_events import Packer
-
-    time_us = history.event_time_us
-    before = int(np.searchsorted(time_us, _decide_from_us())) - 1
-    packer = Packer(spec)
-    keys = [
-        packer.key(position, history.entity_id[entity.key][before])
-        for position, entity in enumerate(spec.entities)
-    ]
-    with redis.Redis.from_url(store_url) as store:
-        loaded = store.exists(*keys) == len(keys)
-    return history.take(slice(before + 1, None)) if loaded else history
+def _counts(history: History, answers: Decisions) -> Table:
+    table = Table(title="what was decided")
+    for name in ("decision", "purchases", "of them fraud", "amount"):
+        table.add_column(name, justify="left" if name == "decision" else "right")
+    for decision in ("approve", "review", "decline", ""):
+        chosen = answers.decision == decision
+        if chosen.any():
+            table.add_row(
+                decision or "error",
+                f"{int(chosen.sum()):,}",
+                f"{int((history.label[chosen] == 1).sum()):,}",
+                f"{history.cents[chosen].sum() / 100:,.2f}",
+            )
+    return table
 
 
-def _decide_from_us() -> int:
-    return _us(_TRAIN_FROM) + (_TRAIN_DAYS + _DELAY_DAYS) * _DAY_US
+def _latency(answers: Decisions) -> Table:
+    table = Table(title=f"latency; SLA {SLA_MS} ms, SLO {SLO_MS} ms")
+    table.add_column("")
+    columns: list[Any] = [50, 99, 99.9]
+    for percent in columns:
+        table.add_column(f"p{percent:g}", justify="right")
+    table.add_column("within SLA", justify="right")
+    table.add_column("within SLO", justify="right")
+    latency_ms = answers.latency_s * 1e3
+    table.add_row(
+        "ms",
+        *(f"{np.percentile(latency_ms, percent):.1f}" for percent in columns),
+        f"{(latency_ms <= SLA_MS).mean():.2%}",
+        f"{(latency_ms <= SLO_MS).mean():.2%}",
+    )
+    return table
 
 
-def _us(day: date) -> int:
-    return int(np.datetime64(day, "us").astype(np.int64))
+def _print_applications(decided: DecidedApplications) -> None:
+    applications, answers = decided.applications, decided.answers
+    table = Table(title="what was decided")
+    for name in ("decision", "applications", "of them not repaid", "amount"):
+        table.add_column(name, justify="left" if name == "decision" else "right")
+    label, amount = (
+        applications["label"].to_numpy() == 1,
+        applications["amount"].to_numpy(),
+    )
+    for decision in ("approve", "review", "decline"):
+        rows = answers.decision == decision
+        counts = f"{int(rows.sum()):,}", f"{int(label[rows].sum()):,}"
+        table.add_row(decision, *counts, f"{amount[rows].sum():,.0f}")
+    console.out.print(table)
+    groups = Table(title=f"by {_BY}, which the model is never shown")
+    for name in (_BY, "applications", "approved", "declined though repaid"):
+        groups.add_column(name, justify="left" if name == _BY else "right")
+    for value in applications[_BY].unique().sort():
+        rows = (applications[_BY] == value).to_numpy()
+        approved = (answers.decision[rows] == "approve").mean()
+        wrong = (answers.decision[rows & ~label] == "decline").mean()
+        groups.add_row(value, f"{int(rows.sum()):,}", f"{approved:.1%}", f"{wrong:.1%}")
+    console.out.print(groups)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -38,7 +37,8 @@ from tollgate.cli.products.product_options import (
     Words,
     Yes,
 )
-from tollgate.errors import InputError, RepositoryError
+from tollgate.cli.repositories import require_repository
+from tollgate.errors import InputError
 from tollgate.product.choices import MOST_FIELDS
 
 if TYPE_CHECKING:
@@ -77,9 +77,9 @@ def new(
     Create a product from a table: files, features, model, release; serve it as a test.
     """
     from tollgate.cli.products import product_prompts, product_report
-    from tollgate.cli.products.product_creation import create_product
-    from tollgate.cli.products.product_model import ModelFile
     from tollgate.product.choices import ProductChoices
+    from tollgate.product.creation import create_product
+    from tollgate.product.model import ModelFile
     from tollgate.product.placement import require_free
     from tollgate.product.plan import make_plan
     from tollgate.product.splitting import DAY_US
@@ -135,7 +135,7 @@ def new(
     )
     ask = not yes and product_prompts.is_terminal()
     choices = product_prompts.prompt_missing(choices, ask=ask)
-    steps = _StepPrinter()
+    steps = console.StepPrinter()
 
     def show(plan: Plan) -> None:
         product_report.print_plan(plan)
@@ -148,24 +148,10 @@ def new(
         model=model_file,
         kind=kind,
         report=steps.report,
+        progress_bar=console.progress,
         show=show,
     )
     product_report.print_result(plan, made, repository=folder)
-
-
-class _StepPrinter:
-    """Print each finished step with its duration."""
-
-    def __init__(self) -> None:
-        self._since = time.monotonic()
-
-    def report(self, title: str, text: str) -> None:
-        """Print a finished step."""
-        from tollgate.cli.products import demo_report as reports
-
-        now = time.monotonic()
-        reports.step(title, text, now - self._since)
-        self._since = now
 
 
 def list_products(repository: Repository = None, as_json: Json = False) -> None:
@@ -176,8 +162,7 @@ def list_products(repository: Repository = None, as_json: Json = False) -> None:
 
     chosen = console.settings(repository=repository)
     folder = chosen.repository_path
-    if not folder.is_dir():
-        raise RepositoryError(folder, "is not a folder: name one with --repository")
+    require_repository(folder)
     rows: list[dict[str, object]] = []
     for name in product_names(folder):
         release = find_current(folder, product=name)
@@ -221,8 +206,7 @@ def remove(
 
     chosen = console.settings(repository=repository, state=state)
     folder = chosen.repository_path
-    if not folder.is_dir():
-        raise RepositoryError(folder, "is not a folder: name one with --repository")
+    require_repository(folder)
     folders = folders_of(folder, name)
     _require_unserved(name, chosen.state_path, folder)
     if not yes:

@@ -11,15 +11,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from tollgate.cli import console
-from tollgate.product.ask_text import ASK_FILE
-from tollgate.product.config_text import step_names
+from tollgate.product.files import ASK_FILE, SCRIPT_FILE, criterion_text, step_names
 from tollgate.product.plan import Plan
-from tollgate.product.policy_text import criterion_text
-from tollgate.product.script_text import SCRIPT_FILE
 from tollgate.templating import yaml_number
 
 if TYPE_CHECKING:
-    from tollgate.cli.products.product_creation import CreatedProduct
+    from tollgate.product.creation import CreatedProduct
 
 _SHOWN = 40  # columns that are shown of a wide table
 _NAMED = 8  # columns that are named for one reason

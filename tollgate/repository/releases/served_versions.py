@@ -58,6 +58,13 @@ def read_served(repository: Path, product: str) -> Served:
     return Served(repository=repository, product=steps, versions=versions)
 
 
+def served_spec(repository: Path, *, product: str) -> FeatureSpec:
+    """Read the feature spec of a product's release."""
+    step = read_product(repository, product).features_step
+    version = read_release(repository, product=product).versions[step]
+    return load_spec(repository / step / str(version) / SPEC_FILE)
+
+
 def require_spec(served: Served, spec: FeatureSpec) -> None:
     """
     Check that features are served as a model was trained with them.

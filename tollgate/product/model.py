@@ -12,22 +12,19 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.errors import InputError
-from tollgate.product.category_words import (
-    category_column,
-    read_words,
-    require_same_words,
-)
-from tollgate.product.columns import Column
+from tollgate.errors import ArgumentError, InputError
+from tollgate.features.spec.spec_validation import MAX_TEXT_BYTES, MAX_VOCABULARY
+from tollgate.product.columns import Column, long_words_note
 from tollgate.product.label import Label
 from tollgate.product.plan import Field, Plan
-from tollgate.repository.models.artifact_file import Vocabulary, Words
+from tollgate.product.table_reading import as_text, too_long
+from tollgate.repository.models.artifact_file import Vocabulary, Words, same_word
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from converters.model import Facts, TrainedModel
     from tollgate.features.spec.feature_spec import FeatureSpec
-
-# Match the features of a trained model to the columns of a table.
 
 
 class MatchedFeatures(msgspec.Struct, frozen=True):
@@ -71,7 +68,7 @@ def match_features(
     for name in stated:
         known = {one for field in fields for one in (field.name, field.column.source)}
         if name not in known:
-            raise InputError(words or "--words", f"{name!r} is no feature of the model")
+            raise InputError(str(words), f"{name!r} is no feature of the model")
     own = _own_words(facts, fields)
     categories = {}
     for at, field in enumerate(fields):
@@ -102,27 +99,27 @@ def _names(
     if facts.names is None and not columns:
         example = ",".join(one.column.source for one in plan.fields[:3])
         problem = (
-            f"has {facts.columns} features without names: --columns names the table's "
-            "columns in the order that it was trained on, such as --columns "
+            f"{path} has {facts.columns} features without names: name the table's "
+            "columns in the order that it was trained on, such as "
             f"{example}{',…' if facts.columns > 3 else ''}"
         )
-        raise InputError(path, problem)
+        raise ArgumentError("columns", problem)
     if not columns:
         return facts.names or ()
     if len(columns) != facts.columns:
         problem = f"names {len(columns)} columns, {path} has {facts.columns} features"
-        raise InputError("--columns", problem)
+        raise ArgumentError("columns", problem)
     if facts.names is not None:
         for at, (own, stated_name) in enumerate(zip(facts.names, columns, strict=True)):
             if own != stated_name:
                 problem = (
-                    f"feature {at} of {path} is {own!r}, not {stated_name!r}: leave "
-                    "--columns out, the file names its features"
+                    f"feature {at} of {path} is {own!r}, not {stated_name!r}: state no "
+                    "columns, the file names its features"
                 )
-                raise InputError("--columns", problem)
+                raise ArgumentError("columns", problem)
     for name in columns:
         if list(columns).count(name) > 1:
-            raise InputError("--columns", f"names {name!r} twice")
+            raise ArgumentError("columns", f"names {name!r} twice")
     return tuple(columns)
 
 
@@ -163,7 +160,9 @@ def _category(origin: Path, known: Words, column: Column, plan: Plan) -> Column:
     return category_column(plan.frame[column.source], known, origin=str(origin))
 
 
-def _unknown_words(path: Path, facts: Facts, column: Column, *, at: int) -> InputError:
+def _unknown_words(
+    path: Path, facts: Facts, column: Column, *, at: int
+) -> ArgumentError:
     """Build the error for a column of words that the model's file does not list."""
     why = "was trained on numbers there, and its file has no words"
     if facts.unplaced:
@@ -172,10 +171,10 @@ def _unknown_words(path: Path, facts: Facts, column: Column, *, at: int) -> Inpu
         why = "was trained on codes there, and its file has no words that can be read"
     example = ", ".join(f'"{one}"' for one in column.words[:2] or ("a", "b"))
     problem = (
-        f"{why}: --words FILE lists them in the order of their codes, such as "
+        f"{path} {why}: list them in a file in the order of their codes, such as "
         f'{{"{column.source}": [{example}, …]}}'
     )
-    return InputError(path, problem, where=column.source)
+    return ArgumentError("words", problem, where=column.source)
 
 
 F32 = npt.NDArray[np.float32]
@@ -240,10 +239,10 @@ def open_external_model(model_file: ModelFile, plan: Plan) -> Iterator[ExternalM
     choices, path = plan.choices, model_file.path
     if choices.entities or choices.time or choices.amount:
         problem = (
-            "takes the table's columns alone; with --entity, --time or --amount make "
+            "takes the table's columns alone; for entities, times or amounts create "
             "the product first, then train on `tollgate features build` and publish"
         )
-        raise InputError("--model", problem)
+        raise ArgumentError("model", problem)
     count = len(model_file.columns or plan.fields)
     with open_source(
         path,
@@ -282,7 +281,8 @@ def _require_outcome(path: Path, facts: Facts, label: Label) -> None:
         return
     problem = f"has the classes {classes}, and scores the second one"
     if classes[1] in label.others:
-        problem += f": --positive {classes[1]!r}"
+        problem = f"{path} {problem}: name {classes[1]!r} instead"
+        raise ArgumentError("positive", problem)
     raise InputError(path, problem)
 
 
@@ -356,3 +356,137 @@ def missing_of(plan: Plan, external: ExternalModel | None) -> dict[str, float]:
         to_model = external is None or external.takes_nan
         found[one.name] = math.nan if to_model else plain
     return found
+
+
+Stated = Mapping[str, tuple[str, ...]]
+
+
+def read_words(path: Path) -> dict[str, tuple[str, ...]]:
+    """
+    Read the words of a model's columns, in the order of their codes.
+
+    Args:
+        path: YAML or JSON: column -> list of words.
+
+    Raises:
+        InputError: It cannot be read, or is something else.
+    """
+    try:
+        return msgspec.yaml.decode(path.read_bytes(), type=dict[str, tuple[str, ...]])
+    except OSError as error:
+        raise InputError(path, f"cannot be read: {error.strerror}") from error
+    except msgspec.MsgspecError as error:
+        problem = f"is no mapping of columns to lists of words in quotes: {error}"
+        raise InputError(path, " ".join(problem.split())) from error
+
+
+def category_column(
+    column: pl.Series, known: Words, *, origin: str, fewest: int = 1
+) -> Column:
+    """
+    Convert a column to a category with the words of a model, in the model's order.
+
+    Args:
+        column: Column as the table has it: texts, numbers or truth values.
+        known: The model's categories; a number stands for each text of that number.
+        origin: The file with the model or its words, for messages.
+        fewest: Smallest number of rows that must have one of the words.
+
+    Raises:
+        InputError: A word cannot be sent in a request, they are too many, or the table
+            has none of them.
+    """
+    source = column.name
+    if len(known) > MAX_VOCABULARY:
+        problem = (
+            f"has {len(known):,} words, a vocabulary has at most {MAX_VOCABULARY:,}: "
+            "train the model on fewer"
+        )
+        raise InputError(origin, problem, where=source)
+    texts = as_text(column)
+    found = texts.drop_nulls().unique(maintain_order=True).to_list()
+    words = _table_words(known, found, origin=origin, source=source)
+    rows = texts.is_in(list(words)).sum()
+    if rows < fewest:
+        shown = ", ".join(repr(one) for one in words[:3])
+        problem = (
+            f"its words are {shown}, …, and the table has none of them, but "
+            f"{found[0] if found else '':.40}…: is it another column?"
+        )
+        raise InputError(origin, problem, where=source)
+    unseen = len(texts) - texts.null_count() - rows
+    notes = ["the model's words"]
+    if unseen:
+        notes.append(f"{unseen:,} rows have others, which count as missing")
+    if far := int(too_long(column).sum()):
+        notes.append(long_words_note(far))
+    return Column(
+        source=source,
+        kind="category",
+        values=texts,
+        words=words,
+        notes=(", ".join(notes),),
+    )
+
+
+def _table_words(
+    known: Words, found: list[str], *, origin: str, source: str
+) -> tuple[str, ...]:
+    """Write each category as the table does; one that is not in the table as text."""
+    in_table: set[str | float] = set(found)
+    texts: dict[str | float, list[str]] = {}
+    for text in found:
+        for key in _keys(text):
+            texts.setdefault(key, []).append(text)
+    words: list[str] = []
+    for one in known:
+        spellings = [str(one)] if one in in_table else texts.get(one, [])
+        if len(spellings) > 1:
+            problem = f"the table writes the model's {one!r} as {spellings[0]!r} and "
+            problem += f"{spellings[1]!r}: use one spelling"
+            raise InputError(origin, problem, where=source)
+        words.append(spellings[0] if spellings else str(one))
+    seen: set[str] = set()
+    for word in words:
+        if not word.strip() or len(word.encode()) > MAX_TEXT_BYTES:
+            problem = (
+                f"the model's word {word!r:.60} is not 1 to {MAX_TEXT_BYTES} bytes "
+                "long, blanks apart, and no request can have it: rename it and train "
+                "again"
+            )
+            raise InputError(origin, problem, where=source)
+        if word in seen:
+            raise InputError(origin, f"has the word {word!r:.60} twice", where=source)
+        seen.add(word)
+    return tuple(words)
+
+
+def _keys(text: str) -> list[str | float]:
+    """List the categories that a text may stand for, besides itself."""
+    if text.lower() in ("true", "false"):
+        return [text.lower()]
+    try:
+        return [float(text)]
+    except ValueError:
+        return []
+
+
+def require_same_words(
+    stated: tuple[str, ...], known: Words, *, origin: str, source: str
+) -> None:
+    """
+    Check that the user's words equal those of the model's own file.
+
+    Raises:
+        InputError: They differ; names the first difference.
+    """
+    for place in range(max(len(stated), len(known))):
+        one = stated[place] if place < len(stated) else None
+        own = known[place] if place < len(known) else None
+        if one is None or own is None or not same_word(own, one):
+            problem = (
+                f"word {place} is {'absent' if one is None else repr(one)} here and "
+                f"{'absent' if own is None else repr(own)} in the model's file: leave "
+                "the column out of the file, the model's words count"
+            )
+            raise InputError(origin, problem, where=source)

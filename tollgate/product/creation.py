@@ -13,8 +13,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.cli.decisions.score_command import field_columns, wire_fields
-from tollgate.cli.products.product_model import (
+from tollgate.errors import ArgumentError, RepositoryError, ServerError
+from tollgate.feature_parity import replay_newest
+from tollgate.features.spec.request_inputs import wire_inputs
+from tollgate.history.request_columns import field_columns, wire_fields
+from tollgate.pipeline import ProgressBar, no_progress_bar, publish_and_release
+from tollgate.product.files import ASK_FILE, ask_text, build_features, write_texts
+from tollgate.product.model import (
     ExternalModel,
     Kind,
     ModelFile,
@@ -22,16 +27,12 @@ from tollgate.cli.products.product_model import (
     open_external_model,
     train_model,
 )
-from tollgate.cli.replaying import LOAD_DEADLINE_S, replay_newest
-from tollgate.errors import InputError, RepositoryError, ServerError
-from tollgate.features.spec.request_inputs import wire_inputs
-from tollgate.product.ask_text import ASK_FILE, ask_text
-from tollgate.product.building import build_features, write_texts
 from tollgate.product.placement import place, require_free
 from tollgate.product.plan import Plan
 from tollgate.product.rows import Rows, table_vectors
 from tollgate.product.splitting import describe, split
 from tollgate.product.thresholds import Thresholds, choose_thresholds
+from tollgate.replay import LOAD_DEADLINE_S
 from tollgate.schema import Degraded
 
 if TYPE_CHECKING:
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
     from tollgate.features.spec.feature_spec import FeatureSpec
     from tollgate.server.serving.embedded import Embedded
     from tollgate_client import Decisions
-
-# Serve a new product before it is in its repository, and decide held-out rows.
 
 I64 = npt.NDArray[np.int64]
 
@@ -85,6 +84,7 @@ def run_serving_trial(
     test: I64,
     score: npt.NDArray[np.float64],
     state: Path,
+    progress_bar: ProgressBar,
 ) -> ServingTrial:
     """
     Serve a product on this machine for a moment, and decide held-out rows.
@@ -96,6 +96,7 @@ def run_serving_trial(
         test: Held-out rows; positions [T].
         score: The source's own scores of these; float64 [T].
         state: A folder for the server.
+        progress_bar: Shows the progress of the comparison of vectors.
 
     Raises:
         ServerError: It does not start, or its scores differ from the model's.
@@ -105,7 +106,10 @@ def run_serving_trial(
     at = _select_rows(rows, test, timed=bool(spec.entities))
     with serve(repository, products=(spec.product,), state=state) as server:
         order, answers = _answers(test[at], spec=spec, rows=rows, server=server)
-    replayed = replay_newest(spec, rows.history) if spec.entities else 0
+    replayed = 0
+    if spec.entities:
+        with progress_bar("replaying") as advance:
+            replayed = replay_newest(spec, rows.history, progress=advance)
     picked, wanted = test[at][order], score[at[order]]
     _require_answers(answers, spec.product)
     comparable = (answers.degraded & _OTHER_VALUES) == 0
@@ -285,6 +289,7 @@ def create_product(
     model: ModelFile | None,
     kind: Kind,
     report: Report,
+    progress_bar: ProgressBar = no_progress_bar,
     show: Callable[[Plan], None] = lambda plan: None,
 ) -> CreatedProduct:
     """
@@ -296,6 +301,7 @@ def create_product(
         model: A trained model; None trains one.
         kind: Kind of model to train.
         report: Called with each finished step, and its result.
+        progress_bar: Shows the progress of a step.
         show: Called with the plan once the model's features are found in it.
 
     Raises:
@@ -316,7 +322,14 @@ def create_product(
         folder = stack.enter_context(staging(repository)).version
         staged = folder / "models"
         staged.mkdir(parents=True)
-        created = _create(plan, staged, external=external, kind=kind, report=report)
+        created = _create(
+            plan,
+            staged,
+            external=external,
+            kind=kind,
+            report=report,
+            progress_bar=progress_bar,
+        )
         require_free(repository, product)
         place(staged, repository=repository, product=product)
     return created
@@ -329,6 +342,7 @@ def _create(
     external: ExternalModel | None,
     kind: Kind,
     report: Report,
+    progress_bar: ProgressBar,
 ) -> CreatedProduct:
     """Write, train, publish, check and try the product in a staging folder."""
     from tollgate.evaluation import average_precision
@@ -355,6 +369,7 @@ def _create(
             test=evaluated.test,
             score=evaluated.score,
             state=Path(state),
+            progress_bar=progress_bar,
         )
     report("served and decided", _comparison_text(plan, evaluated, trial))
     example = ask_text(
@@ -440,7 +455,7 @@ def _evaluate(
     score = np.asarray(model.predict(model_inputs[test])[:, 1], np.float64)
     if not np.isfinite(score).all():
         row = int(np.flatnonzero(test)[~np.isfinite(score)][0])
-        raise InputError("--model", f"gives no probability for row {row}")
+        raise ArgumentError("model", f"gives no probability for row {row}")
     auc = roc_auc(label[test], score)
     on = f"{len(score):,} held-out rows"
     if external:
@@ -489,7 +504,6 @@ def _publish(
     from converters.conversion import convert_model
     from converters.purpose import purpose_of
     from converters.sample import Sample
-    from tollgate.cli.pipeline import publish_and_release
 
     product, label = evaluated.spec.product, evaluated.label
     converted = convert_model(

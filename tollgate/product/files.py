@@ -1,0 +1,492 @@
+"""Build a product's features from its table, and write all its files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.features.offline import build
+from tollgate.features.spec.description import decimals_text
+from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.features.spec.spec_validation import largest_number
+from tollgate.policy import POLICY_FILE
+from tollgate.product.plan import Field, Plan
+from tollgate.product.rows import Rows, rows_of
+from tollgate.product.table_reading import as_numbers
+from tollgate.product.thresholds import Costs, Rates, Thresholds
+from tollgate.repository.slo import SLO_FILE
+from tollgate.schema import (
+    AMOUNT,
+    ANSWER_TYPES,
+    EVENT_TIME,
+    MAX_BATCH_ROWS,
+    context_dtype,
+)
+from tollgate.templating import WIDTH, render, yaml_list
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+_TEMPLATES = "tollgate/product/templates"
+_TYPES = {AMOUNT: "TYPE_FP64", EVENT_TIME: "TYPE_INT64"}
+_FIELD_TYPES = {"number": "TYPE_FP64", "category": "TYPE_STRING"}
+
+
+def step_names(product: str) -> tuple[str, str, str]:
+    """Name the three steps of a product: features, model, decision."""
+    return f"{product}_features", f"{product}_model", f"{product}_decision"
+
+
+def config_texts(spec: FeatureSpec, *, wide: bool = False) -> dict[str, str]:
+    """
+    Write a product's configurations: path in the repository -> text.
+
+    Args:
+        spec: Its features.
+        wide: True if the model takes the features as float64.
+    """
+    product = spec.product
+    features, model, decision = step_names(product)
+    values = {
+        "wide": wide,
+        "max_batch_size": MAX_BATCH_ROWS,
+        "vector_size": len(spec.features),
+        "context_size": context_dtype(spec.entity_names, spec.field_names).itemsize,
+        "tensors": _request_tensors(spec),
+        "answer_types": ANSWER_TYPES,
+    }
+    return {
+        f"{product}/config.pbtxt": render(
+            f"{_TEMPLATES}/ensemble.pbtxt.j2",
+            {
+                **values,
+                "product": product,
+                "features_step": features,
+                "model_step": model,
+                "decision_step": decision,
+            },
+        ),
+        f"{features}/config.pbtxt": render(
+            f"{_TEMPLATES}/features.pbtxt.j2",
+            {**values, "step": features, "has_entities": bool(spec.entities)},
+        ),
+        f"{model}/config.pbtxt": render(
+            f"{_TEMPLATES}/model.pbtxt.j2",
+            {**values, "step": model, "type": "TYPE_FP64" if wide else "TYPE_FP32"},
+        ),
+        f"{decision}/config.pbtxt": render(
+            f"{_TEMPLATES}/decision.pbtxt.j2", {**values, "step": decision}
+        ),
+    }
+
+
+def step_texts(product: str) -> dict[str, str]:
+    """Write the Python steps' model.py: path in the repository -> text."""
+    features, _, decision = step_names(product)
+    steps = {
+        features: ("Validate rows and assemble features.", "FeatureStep"),
+        decision: ("Turn probabilities into decisions with reasons.", "DecisionStep"),
+    }
+    return {
+        f"{step}/1/model.py": render(
+            f"{_TEMPLATES}/step.py.j2", {"step": step, "purpose": purpose, "base": base}
+        )
+        for step, (purpose, base) in steps.items()
+    }
+
+
+def all_texts(spec: FeatureSpec, *, wide: bool) -> Mapping[str, str]:
+    """Write all files that follow from a product's features."""
+    return {
+        **config_texts(spec, wide=wide),
+        **step_texts(spec.product),
+        f"{spec.product}/1/.gitkeep": "",
+    }
+
+
+def _request_tensors(spec: FeatureSpec) -> list[dict[str, object]]:
+    """List the tensors of a request; a field is optional."""
+    required: list[dict[str, object]] = [
+        {"name": name, "type": _TYPES.get(name, "TYPE_STRING"), "optional": False}
+        for name in spec.columns
+    ]
+    fields: list[dict[str, object]] = [
+        {"name": one.name, "type": _FIELD_TYPES[one.type], "optional": True}
+        for one in spec.fields
+    ]
+    return required + fields
+
+
+def policy_text(plan: Plan, thresholds: Thresholds, *, seen: bool) -> str:
+    """
+    Write policy.yaml.
+
+    Args:
+        plan: The product.
+        thresholds: Its thresholds.
+        seen: True if the model may have been trained on the rows they come from.
+    """
+    return render(
+        "tollgate/product/templates/policy.yaml.j2",
+        {
+            "product": plan.choices.product,
+            "label": plan.choices.label,
+            "positive": plan.label.positive,
+            "outcome": plan.outcome,
+            "other": plan.other,
+            "origin": _origin(thresholds, seen=seen),
+            "review": thresholds.review,
+            "decline": thresholds.decline,
+            "sensitive": plan.choices.sensitive,
+        },
+    )
+
+
+def slo_text(product: str) -> str:
+    """Write slo.yaml."""
+    return render("tollgate/product/templates/slo.yaml.j2", {"product": product})
+
+
+def _origin(thresholds: Thresholds, *, seen: bool) -> tuple[str, ...]:
+    """Describe in sentences the origin of the thresholds, and their effect there."""
+    kind = "rows" if seen else "held-out rows"
+    rows = (
+        f"Chosen on {thresholds.rows:,} {kind} ({thresholds.origin}), "
+        f"{thresholds.positives:,} of them positive. "
+    )
+    if seen:
+        rows += "The model came from elsewhere and may have been trained on them."
+    else:
+        rows += "The model was not trained on them, but new rows may fare a bit worse."
+    if thresholds.few:
+        rows += " Few rows are positive: another sample would give other thresholds."
+    total = thresholds.rows
+    review = _effect(
+        "review", thresholds.reviewed, found=thresholds.found_reviewed, of=total
+    )
+    decline = "decline: left out, no score declines."
+    if thresholds.decline is not None:
+        decline = _effect(
+            "decline", thresholds.declined, found=thresholds.found_declined, of=total
+        )
+    return rows, criterion_text(thresholds), review, decline
+
+
+def criterion_text(thresholds: Thresholds) -> str:
+    """Describe in one sentence the criterion for the thresholds."""
+    goal = thresholds.goal
+    if isinstance(goal, Costs):
+        wrong = "and no cost of a wrong decline, so no score declines"
+        if goal.wrong_decline is not None:
+            wrong = f"a wrong decline {goal.wrong_decline:g}"
+        return (
+            f"Stated: a missed row costs {goal.missed:g}, a review {goal.review:g}, "
+            f"{wrong}. These thresholds cost least there: {thresholds.cost:,.10g}, "
+            f"where to approve all costs {thresholds.positives * goal.missed:,.10g}."
+        )
+    if goal == Rates():
+        return (
+            "No cost and no rate was stated: about as many rows are reviewed as have "
+            "the outcome, and no score declines."
+        )
+    share = "about as many rows as have the outcome"
+    if goal.review is not None:
+        share = f"at most {_percent(goal.review)} of the rows"
+    most = f"the highest {_percent(goal.decline)}" if goal.decline else "none"
+    return f"Stated: review {share}, decline {most}."
+
+
+def _effect(decision: str, rows: int, *, found: int, of: int) -> str:
+    """Describe the effect of a threshold on the rows that it was chosen on."""
+    precision = f", {_percent(found / rows)}" if rows else ""
+    return (
+        f"{decision}: {rows:,} rows ({_percent(rows / of)}), {found:,} of "
+        f"them positive{precision}."
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.4g} %"
+
+
+ASK_FILE = "ask.py"
+
+
+def ask_text(
+    frame: pl.DataFrame,
+    *,
+    row: int,
+    product: str,
+    inputs: Mapping[str, str],
+    fields: Mapping[str, str],
+) -> str:
+    """
+    Write Python that sends one row and prints its decision.
+
+    Args:
+        frame: Rows under the product's names.
+        row: Position of the row to send.
+        product: Name of the product.
+        inputs: Required inputs of each request: name -> type on the wire.
+        fields: Optional inputs, likewise.
+    """
+    return render(
+        "tollgate/product/templates/ask.py.j2",
+        {
+            "product": product,
+            "script": ASK_FILE,
+            "inputs": inputs,
+            "fields": fields,
+            "row": frame.row(row, named=True),
+        },
+    )
+
+
+SCRIPT_FILE = "train.py"
+
+
+def script_text(plan: Plan, *, kind: str) -> str:
+    """
+    Write train.py, which is next to the ensemble's configuration.
+
+    Args:
+        plan: The product.
+        kind: Kind of the baseline.
+    """
+    choices = plan.choices
+    return render(
+        "tollgate/product/templates/train.py.j2",
+        {
+            "product": choices.product,
+            "script": SCRIPT_FILE,
+            "table": str(choices.table.resolve()),
+            "label": choices.label,
+            "positive": plan.label.positive,
+            "label_delay_us": choices.label_delay_us,
+            "sensitive": choices.sensitive,
+            "kind": kind,
+        },
+    )
+
+
+# Write the first features.yaml of a product.
+
+_WINDOWS = ("1d", "7d", "30d")
+_LONGEST_S = 30 * 86_400.0
+# A value this many times beyond all that were seen counts as a mistake.
+_BEYOND = 10
+
+
+def spec_text(
+    plan: Plan,
+    *,
+    fields: tuple[Field, ...],
+    missing: Mapping[str, float],
+    usual_amount: float = 0.0,
+) -> str:
+    """
+    Write features.yaml.
+
+    Args:
+        plan: The product.
+        fields: Its fields in the order of the vector.
+        missing: Substitute for a missing value, by field; NaN leaves it to the model.
+        usual_amount: Default of a mean of amounts without history.
+    """
+    choices = plan.choices
+    return render(
+        "tollgate/product/templates/features.yaml.j2",
+        {
+            "product": choices.product,
+            "table": choices.table.name,
+            "amount": choices.amount,
+            "time": choices.time,
+            "at_night": plan.at_night,
+            "aliases": plan.aliases,
+            "entities": plan.entities,
+            "fields": [_field(one, default=missing[one.name]) for one in fields],
+            "windows": window_features(plan, usual_amount=usual_amount),
+        },
+    )
+
+
+def _field(field: Field, *, default: float) -> dict[str, object]:
+    """Return the values that the template needs of a field."""
+    column = field.column
+    values: dict[str, object] = {
+        "name": field.name,
+        "type": column.kind,
+        "missing": column.missing,
+    }
+    if column.kind == "category":
+        line = f"  - {{name: {field.name}, type: category, vocabulary: "
+        line += yaml_list(column.words, indent=6) + "}"
+        fits = len(line) <= WIDTH and "\n" not in line
+        return {
+            **values,
+            "words": column.words,
+            "on_one_line": fits,
+            "left_to_model": math.isnan(default),
+        }
+    decimals = f", decimals: {decimals_text(column.decimals)}"
+    low, high = bounds(column.low, column.high, decimals=column.decimals)
+    return {
+        **values,
+        "decimals": decimals if column.decimals != 0 else "",
+        "low": low,
+        "high": high,
+        "seen_low": column.low,
+        "seen_high": column.high,
+        "default": default,
+    }
+
+
+def bounds(low: float, high: float, *, decimals: int | None) -> tuple[float, float]:
+    """
+    Return the range of valid numbers: up to ten times those that were seen.
+
+    A number that was never below 0 must not be; a row with a number out of range is
+    bad.
+    """
+    most = largest_number(decimals)
+    least = 0.1**decimals if decimals is not None else float(low == high == 0)
+    largest = max(abs(low), abs(high), least)
+    wide = 10.0 ** math.ceil(math.log10(largest * _BEYOND) - 1e-9)
+    wide = min(wide, most)
+    return (0.0 if low >= 0 else -wide), (0.0 if high <= 0 else wide)
+
+
+def window_features(
+    plan: Plan, *, usual_amount: float = 0.0
+) -> list[tuple[str, str, float]]:
+    """
+    List the features over windows: name, the keys that define it, and its default.
+
+    The default is the value of an entity without any history: counts and sums are 0,
+    and the last event is longer ago than the longest window. The mean of no amounts is
+    undefined, and 0 would be unusual, so its default is the usual amount.
+    """
+    taken = {one.name for one in plan.fields}
+    aggregates = {"count": 0.0}
+    if plan.choices.amount:
+        aggregates |= {"sum": 0.0, "mean": usual_amount}
+    found = []
+    for entity in plan.entities:
+        found += [
+            (
+                f"{entity.name}_{aggregate}_{window}",
+                f"entity: {entity.name}, aggregate: {aggregate}, window: {window}",
+                default,
+            )
+            for aggregate, default in aggregates.items()
+            for window in _WINDOWS
+        ]
+        since = f"time_since_last: {entity.name}, window: {_WINDOWS[-1]}"
+        found.append((f"{entity.name}_since_last", since, _LONGEST_S))
+    return [
+        (name if name not in taken else f"{name}_w", keys, default)
+        for name, keys, default in found
+    ]
+
+
+_SHORT = 3  # digits of a default
+
+
+def build_features(
+    plan: Plan,
+    folder: Path,
+    *,
+    fields: tuple[Field, ...],
+    missing: Mapping[str, float],
+) -> tuple[FeatureSpec, Rows, npt.NDArray[np.float32]]:
+    """
+    Write features.yaml, and build the vectors of the table's rows.
+
+    Args:
+        plan: The product.
+        folder: A model repository.
+        fields: Fields of the product, in the order of the vector.
+        missing: Substitute for a missing value, by field; NaN leaves it to the model.
+
+    Returns:
+        The features, the rows, and their vectors; float32 [N, F].
+
+    Raises:
+        InputError: A value is invalid.
+    """
+    spec = _write_spec(plan, folder, fields=fields, missing=missing)
+    rows = rows_of(
+        plan.frame,
+        spec=spec,
+        positive=plan.label.positive,
+        segments=plan.choices.sensitive,
+        source=str(plan.choices.table),
+        label_delay_us=plan.choices.label_delay_us,
+    )
+    return spec, rows, build(spec, rows.history).astype(np.float32)
+
+
+def write_texts(
+    plan: Plan,
+    folder: Path,
+    *,
+    spec: FeatureSpec,
+    thresholds: Thresholds,
+    kind: str,
+    seen: bool,
+    wide: bool,
+) -> None:
+    """
+    Write all other files that a person may want to change, and the models' folders.
+
+    Args:
+        plan: The product.
+        folder: A model repository.
+        spec: The product's features.
+        thresholds: Its thresholds.
+        kind: Kind of model that train.py trains.
+        seen: True if the model may have been trained on the rows of the thresholds.
+        wide: True if the model takes the features as float64.
+    """
+    product = plan.choices.product
+    _, _, decision = step_names(product)
+    texts = {
+        **all_texts(spec, wide=wide),
+        f"{decision}/1/{POLICY_FILE}": policy_text(plan, thresholds, seen=seen),
+        f"{product}/{SLO_FILE}": slo_text(product),
+        f"{product}/{SCRIPT_FILE}": script_text(plan, kind=kind),
+    }
+    for name, text in texts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+
+
+def _write_spec(
+    plan: Plan,
+    folder: Path,
+    *,
+    fields: tuple[Field, ...],
+    missing: Mapping[str, float],
+) -> FeatureSpec:
+    step, _, _ = step_names(plan.choices.product)
+    path = folder / step / "1" / SPEC_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    usual = _usual_amount(plan)
+    text = spec_text(plan, fields=fields, missing=missing, usual_amount=usual)
+    path.write_text(text, "utf-8")
+    return load_spec(path)
+
+
+def _usual_amount(plan: Plan) -> float:
+    """Return the median amount of the rows; 0 for a product without money."""
+    if plan.choices.amount is None:
+        return 0.0
+    amounts = as_numbers(plan.frame[plan.choices.amount]).values.drop_nulls()
+    return float(f"{np.median(amounts.to_numpy()):.{_SHORT}g}")
