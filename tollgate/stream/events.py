@@ -8,7 +8,7 @@ logged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -151,13 +151,7 @@ class EventCodec:
             self._stored_fields(purchases),
             strict=True,
         )
-        ids = 1 + len(self._keys)
-        return [
-            self._encoder.encode(
-                self._purchase(*(one.decode() for one in row[:ids]), *row[ids:])
-            )
-            for row in columns
-        ]
+        return self._encoded(self._purchase, columns)
 
     def encode_labels(self, labels: Labels) -> list[bytes]:
         """Encode labels as messages."""
@@ -170,11 +164,12 @@ class EventCodec:
             labels.revision.tolist(),
             strict=True,
         )
+        return self._encoded(self._label, columns)
+
+    def _encoded(self, kind: Any, columns: Iterable[tuple[Any, ...]]) -> list[bytes]:
         ids = 1 + len(self._keys)
         return [
-            self._encoder.encode(
-                self._label(*(one.decode() for one in row[:ids]), *row[ids:])
-            )
+            self._encoder.encode(kind(*(one.decode() for one in row[:ids]), *row[ids:]))
             for row in columns
         ]
 
