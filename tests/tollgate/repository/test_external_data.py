@@ -53,6 +53,17 @@ def test_weights_hidden_in_a_branch_are_found(tmp_path: Path) -> None:
         require_whole(_save(tmp_path / "model.onnx", graph))
 
 
+def test_weights_hidden_in_the_default_of_a_function_are_found(tmp_path: Path) -> None:
+    """An attribute of a model's own function may have a tensor as its default."""
+    model = helper.make_model(helper.make_graph([], "g", [], []))
+    default = helper.make_attribute("weights", _outside("default.bin"))
+    model.functions.add(name="Own", domain="own").attribute_proto.append(default)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(RepositoryError, match=r"\(default\.bin\)"):
+        require_whole(path)
+
+
 def test_whole_models_pass() -> None:
     """The model of this repository is one file."""
     require_whole(CHECKOUT / "model_repository" / "fraud_model" / "1" / "model.onnx")

@@ -33,10 +33,12 @@ _SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
         "ir_version": (1, "int64"),
         "graph": (7, "Graph"),
         "opset_import": (8, "OperatorSet"),
+        "training_info": (20, "TrainingInfo"),
         "functions": (25, "Function"),
     },
     "OperatorSet": {"domain": (1, "string"), "version": (2, "int64")},
-    "Function": {"node": (7, "Node")},
+    "TrainingInfo": {"initialization": (1, "Graph"), "algorithm": (2, "Graph")},
+    "Function": {"node": (7, "Node"), "attribute_proto": (11, "Attribute")},
     "Graph": {
         "node": (1, "Node"),
         "initializer": (5, "Tensor"),

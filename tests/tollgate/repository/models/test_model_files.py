@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,6 +16,7 @@ from tollgate.repository.models.model_files import onnx_parts, parse_onnx
 ONNX_NAMES = {
     "Model": "ModelProto",
     "OperatorSet": "OperatorSetIdProto",
+    "TrainingInfo": "TrainingInfoProto",
     "Function": "FunctionProto",
     "Graph": "GraphProto",
     "Node": "NodeProto",
@@ -56,6 +58,33 @@ def test_declared_fields_are_those_of_onnx(tmp_path: Path) -> None:
         theirs = getattr(onnx, ONNX_NAMES[name]).DESCRIPTOR.fields_by_name
         for field in message.fields:
             assert field.number == theirs[field.name].number, field.full_name
+
+
+def leads_to_tensor(message: Any, seen: frozenset[str] = frozenset()) -> bool:
+    """Return whether a message of onnx can hold a tensor, at any depth."""
+    if message.name in seen:
+        return False
+    inner = [one.message_type for one in message.fields if one.message_type]
+    return message.name == "TensorProto" or any(
+        leads_to_tensor(one, seen | {message.name}) for one in inner
+    )
+
+
+def test_no_tensor_hides_in_a_field_that_is_not_declared(tmp_path: Path) -> None:
+    """Every field of the package that can lead to a tensor is declared."""
+    path = tmp_path / "model.onnx"
+    path.write_bytes(a_model().SerializeToString())
+    messages = parse_onnx(path).DESCRIPTOR.file.message_types_by_name
+    for name, message in messages.items():
+        if name == "Tensor":
+            continue
+        theirs = getattr(onnx, ONNX_NAMES[name]).DESCRIPTOR
+        wanted = {
+            one.name
+            for one in theirs.fields
+            if one.message_type and leads_to_tensor(one.message_type)
+        }
+        assert wanted <= set(message.fields_by_name), name
 
 
 def test_parts_are_found_at_any_depth(tmp_path: Path) -> None:
