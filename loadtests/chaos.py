@@ -14,7 +14,6 @@ import itertools
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,30 +25,34 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.results.percentiles import percentile
-from loadtests.results.surroundings import CHECKOUT, measured_with
-from loadtests.servers.proxy import Proxy
-from tollgate.errors import ServerError, SetupError, TollgateError
-from tollgate.load.process_usage import descendants
-from tollgate.load.store_contents import (
-    HISTORY_DAYS,
-    fill_store,
-    served_spec,
-    simulated_history,
+from loadtests.harness import (
+    REPOSITORY,
+    Population,
+    Report,
+    StoreContents,
+    command_parser,
+    run_command,
+    say,
+    served,
+    temporary_folder,
 )
-from tollgate.load.traffic import Traffic, traffic_of
+from loadtests.results.percentiles import percentile
+from loadtests.results.surroundings import measured_with
+from loadtests.servers.proxy import Proxy
+from tollgate.errors import ServerError, SetupError
+from tollgate.load.process_usage import descendants
+from tollgate.load.traffic import Traffic
 from tollgate.schema import public_name
 from tollgate.server.processes.environment import free_port
-from tollgate.server.processes.redis_server import EmbeddedRedis
-from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.server.serving.embedded import Embedded
 from tollgate_client import (
     AsyncDecisionClient,
     Band,
     Decision,
     DecisionClient,
     Fallback,
+    Options,
 )
-from tollgate_client import Options as ClientOptions
 
 PRODUCT = "fraud"
 SLOW_S = 0.1
@@ -267,53 +270,26 @@ _MOST_LONGER = 10  # times the requested calls, until the model is back
 Ask = Callable[[dict[str, object]], Awaitable[tuple[Decision, float]]]
 
 
-class Options(msgspec.Struct, frozen=True):
-    """Options of the command line."""
-
-    calls: int
-    rate_per_s: float
-    deadline_s: float
-    client: str
-    only: str | None
-    out: Path | None
-
-
 def main(arguments: Sequence[str]) -> int:
-    """Inject every fault, print or write the table; print a known error as one line."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.chaos")
-    parser.add_argument("--calls", type=int, default=10_000)
-    parser.add_argument("--rate", type=float, default=200.0, help="calls per second")
-    parser.add_argument("--deadline-ms", type=float, default=50.0)
-    parser.add_argument("--client", choices=["async", "sync"], default="async")
+    """Inject every fault, and print or write the table."""
+    parser = command_parser("chaos")
+    add = parser.add_argument
+    add("--calls", type=int, default=10_000)
+    add("--rate", type=float, default=200.0, help="calls per second")
+    add("--deadline-ms", type=float, default=50.0)
+    add("--client", choices=["async", "sync"], default="async")
     names = [fault.name for fault in SERVER_FAULTS]
-    parser.add_argument("--only", choices=names, help="one fault")
-    parser.add_argument("--out", type=Path, help="Markdown here")
-    given = parser.parse_args(arguments)
-    options = Options(
-        calls=given.calls,
-        rate_per_s=given.rate,
-        deadline_s=given.deadline_ms / 1e3,
-        client=given.client,
-        only=given.only,
-        out=given.out,
-    )
-    command = " ".join(["python -m loadtests.chaos", *arguments])
-    try:
-        rows, description = run_all(options, command=command)
-    except TollgateError as error:
-        print(f"loadtests.chaos: {error}", file=sys.stderr)
-        return error.exit_status
-    text = to_markdown(rows, description, deadline_s=options.deadline_s)
-    if options.out is None:
-        print(text, end="")
-    else:
-        options.out.write_text(text)
-    return 0
+    add("--only", choices=names, help="one fault")
+    add("--out", type=Path, help="Markdown here")
+
+    def measure(options: argparse.Namespace) -> Report:
+        deadline_s = options.deadline_ms / 1e3
+        return Report(to_markdown(*run_all(options), deadline_s=deadline_s))
+
+    return run_command(parser, arguments, measure=measure)
 
 
-def run_all(
-    options: Options, *, command: str
-) -> tuple[list[tuple[ServerFault, Calls]], str]:
+def run_all(options: argparse.Namespace) -> tuple[list[tuple[ServerFault, Calls]], str]:
     """
     Serve the product, inject faults, and call it all the while.
 
@@ -326,46 +302,38 @@ def run_all(
         for fault in SERVER_FAULTS:
             if options.only not in (None, fault.name):
                 continue
-            description = description or _description(bench, options, command=command)
+            description = description or _description(bench, options)
             first = len(rows) * (_MOST_LONGER * options.calls + _WARM_CALLS)
             calls = asyncio.run(_run(bench, fault, traffic, options, first=first))
             rows.append((fault, calls))
-            print(f"{fault.name}: done", file=sys.stderr, flush=True)
+            say(f"{fault.name}: done")
     return rows, description
 
 
 @contextlib.contextmanager
 def _open_bench() -> Iterator[tuple[ChaosBench, Traffic]]:
-    repository = CHECKOUT / "model_repository"
-    spec = served_spec(repository)
-    history = simulated_history(spec, customers=300, terminals=600, days=HISTORY_DAYS)
+    contents = StoreContents(Population(300, 600))
     with contextlib.ExitStack() as stack:
-        folder = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="tollgate-chaos-"))
-        )
-        redis = stack.enter_context(EmbeddedRedis(folder / "store"))
-        fill_store(spec, history, store_url=redis.url)
-        # A fixed port, so that a restarted server has it too.
+        folder = stack.enter_context(temporary_folder("chaos"))
+        # Fixed ports, so that a restarted server has them too.
         server = stack.enter_context(
-            serve(
-                repository,
-                state=folder / "state",
-                store_url=redis.url,
+            served(
+                contents,
+                folder / "state",
                 grpc_port=free_port("127.0.0.1"),
                 metrics_port=free_port("127.0.0.1"),
             )
         )
         listen = f"127.0.0.1:{free_port('127.0.0.1')}"
         proxy = stack.enter_context(Proxy(server.grpc_url, listen=listen))
-        bench = ChaosBench(server=server, repository=repository, proxy=proxy)
-        yield bench, traffic_of(history, days=HISTORY_DAYS)
+        yield ChaosBench(server, REPOSITORY, proxy), contents.traffic
 
 
 async def _run(
     bench: ChaosBench,
     fault: ServerFault,
     traffic: Traffic,
-    options: Options,
+    options: argparse.Namespace,
     *,
     first: int,
 ) -> Calls:
@@ -393,7 +361,7 @@ async def _pace(
     purchases: Iterator[dict[str, object]],
     turns: dict[int, Callable[[ChaosBench], None]],
     bench: ChaosBench,
-    options: Options,
+    options: argparse.Namespace,
 ) -> tuple[Any, Any]:
     """
     Call at a steady pace: the requested number of calls, then until the model is back.
@@ -417,7 +385,7 @@ async def _pace(
             over = number
         if number >= options.calls and over is not None and 0 in source[over:]:
             break
-        due_s = start_s + number / options.rate_per_s
+        due_s = start_s + number / options.rate
         await asyncio.sleep(max(0.0, due_s - perf_counter()))
         if number in turns:
             # In a thread: calls must not wait for a server's start.
@@ -431,11 +399,11 @@ async def _pace(
 
 
 @contextlib.asynccontextmanager
-async def _client(addresses: Sequence[str], options: Options) -> Any:
+async def _client(addresses: Sequence[str], options: argparse.Namespace) -> Any:
     """
     Open the client to measure; yield a function that returns decision and latency.
     """
-    settings = ClientOptions(deadline_s=options.deadline_s)
+    settings = Options(deadline_s=options.deadline_ms / 1e3)
     if options.client == "sync":
         loop = asyncio.get_running_loop()
 
@@ -477,10 +445,10 @@ def _purchases(traffic: Traffic, first: int, count: int) -> Iterator[dict[str, o
         first += count
 
 
-def _description(bench: ChaosBench, options: Options, *, command: str) -> str:
+def _description(bench: ChaosBench, options: argparse.Namespace) -> str:
     return (
         f"{measured_with(bench.server)}. "
-        f"`{command}`: the {options.client} client, {options.rate_per_s:g} calls of "
+        f"`{options.command}`: the {options.client} client, {options.rate:g} calls of "
         f"one purchase a second, each 20th for the second time; the fault from "
         f"{_BEGINS:.0%} of the calls on to {_ENDS:.0%}; one run each. Client, server "
         "and store share the machine."

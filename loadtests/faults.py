@@ -15,7 +15,6 @@ import contextlib
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -24,27 +23,29 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from loadtests.harness import (
+    REPOSITORY,
+    Population,
+    Report,
+    StoreContents,
+    command_parser,
+    run_command,
+    say,
+    temporary_folder,
+)
+from loadtests.requests.bodies import fraud_requests
 from loadtests.results.percentiles import percentile
-from loadtests.results.surroundings import CHECKOUT, measured_with
+from loadtests.results.surroundings import measured_with
 from loadtests.servers.proxy import Proxy
 from loadtests.servers.store_comparison import ReferenceStore, StoreComparison
-from tollgate.errors import TollgateError
 from tollgate.load.arrivals import evenly
 from tollgate.load.asyncio_sender import send
 from tollgate.load.results import Results
-from tollgate.load.store_contents import (
-    HISTORY_DAYS,
-    fill_store,
-    served_spec,
-    simulated_history,
-)
-from tollgate.load.traffic import Traffic, traffic_of
+from tollgate.load.traffic import Traffic
 from tollgate.schema import Degraded
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.server.triton.launcher import SPOOL_FOLDER
-from tollgate_client.codec import requests_of
-from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
 # So many complete answers one after the other are no accident.
 WHOLE_IN_A_ROW = 20
@@ -266,50 +267,25 @@ _MOST_RECOVERY_S = 60.0  # more than `after_s`, for a busy machine
 _MOST_REPAIR_S = 20.0  # limit of a restart of Redis; it reads its file
 
 
-class Options(msgspec.Struct, frozen=True):
-    """Options of the command line."""
-
-    rate_per_s: float
-    before_s: float
-    fault_s: float
-    after_s: float
-    only: str | None
-    out: Path | None
-
-
 def main(arguments: Sequence[str]) -> int:
-    """Measure every fault, print or write the table; a known error prints one line."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.faults")
-    parser.add_argument("--rate", type=float, default=300.0, help="requests per second")
-    parser.add_argument("--before", type=float, default=3.0, metavar="SECONDS")
-    parser.add_argument("--fault", type=float, default=5.0, metavar="SECONDS")
-    parser.add_argument("--after", type=float, default=3.0, metavar="SECONDS")
+    """Measure every fault, and print or write the table."""
+    parser = command_parser("faults")
+    add = parser.add_argument
+    add("--rate", type=float, default=300.0, help="requests per second")
+    add("--before", type=float, default=3.0, metavar="SECONDS")
+    add("--fault", type=float, default=5.0, metavar="SECONDS")
+    add("--after", type=float, default=3.0, metavar="SECONDS")
     names = [fault.name for fault in FAULTS]
-    parser.add_argument("--only", choices=names, help="one fault")
-    parser.add_argument("--out", type=Path, help="Markdown here")
-    given = parser.parse_args(arguments)
-    options = Options(
-        rate_per_s=given.rate,
-        before_s=given.before,
-        fault_s=given.fault,
-        after_s=given.after,
-        only=given.only,
-        out=given.out,
+    add("--only", choices=names, help="one fault")
+    add("--out", type=Path, help="Markdown here")
+    return run_command(
+        parser,
+        arguments,
+        measure=lambda options: Report(to_markdown(*run_all(options))),
     )
-    command = " ".join(["python -m loadtests.faults", *arguments])
-    try:
-        text = to_markdown(*run_all(options, command=command))
-    except TollgateError as error:
-        print(f"loadtests.faults: {error}", file=sys.stderr)
-        return error.exit_status
-    if options.out is None:
-        print(text, end="")
-    else:
-        options.out.write_text(text)
-    return 0
 
 
-def run_all(options: Options, *, command: str) -> tuple[list[Outcome], str]:
+def run_all(options: argparse.Namespace) -> tuple[list[Outcome], str]:
     """
     Serve the product twice, directly and behind the proxy, and measure.
 
@@ -327,7 +303,7 @@ def run_all(options: Options, *, command: str) -> tuple[list[Outcome], str]:
         if not faults:
             continue
         with _bench(options, behind_proxy=behind) as bench:
-            description = description or _description(bench, options, command=command)
+            description = description or _description(bench, options)
             first = 0
             for fault in faults:
                 sent, edges = asyncio.run(_measure(bench, fault, options, first=first))
@@ -337,23 +313,19 @@ def run_all(options: Options, *, command: str) -> tuple[list[Outcome], str]:
                 outcomes.append(
                     outcome_of(fault, sent, edges=edges, comparison=comparison)
                 )
-                print(f"{fault.name}: done", file=sys.stderr, flush=True)
+                say(f"{fault.name}: done")
     return outcomes, description
 
 
 @contextlib.contextmanager
-def _bench(options: Options, *, behind_proxy: bool) -> Iterator[FaultBench]:
-    repository = CHECKOUT / "model_repository"
-    spec = served_spec(repository)
-    history = simulated_history(spec, customers=300, terminals=600, days=HISTORY_DAYS)
+def _bench(options: argparse.Namespace, *, behind_proxy: bool) -> Iterator[FaultBench]:
+    contents = StoreContents(Population(300, 600))
     with contextlib.ExitStack() as stack:
-        folder = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="tollgate-fault-"))
-        )
+        folder = stack.enter_context(temporary_folder("fault"))
         redis = stack.enter_context(EmbeddedRedis(folder / "store"))
         reference = stack.enter_context(EmbeddedRedis(folder / "reference"))
         for one in (redis, reference):
-            fill_store(spec, history, store_url=one.url)
+            contents.fill(one.url)
         proxy, url = None, redis.url
         if behind_proxy:
             proxy = stack.enter_context(
@@ -361,17 +333,16 @@ def _bench(options: Options, *, behind_proxy: bool) -> Iterator[FaultBench]:
             )
             url = proxy.url
         server = stack.enter_context(
-            serve(repository, state=folder / "state", store_url=url)
+            serve(REPOSITORY, state=folder / "state", store_url=url)
         )
-        traffic = traffic_of(history, days=HISTORY_DAYS)
         yield FaultBench(
             server=server,
             redis=redis,
             proxy=proxy,
-            traffic=traffic,
-            fault_s=options.fault_s,
+            traffic=contents.traffic,
+            fault_s=options.fault,
             spool=folder / "state" / SPOOL_FOLDER / "fraud",
-            reference=ReferenceStore(spec, reference.url),
+            reference=ReferenceStore(contents.spec, reference.url),
         )
 
 
@@ -385,7 +356,7 @@ def _compare_stores(bench: FaultBench, first: int, *, count: int) -> StoreCompar
 
 
 async def _measure(
-    bench: FaultBench, fault: StoreFault, options: Options, *, first: int
+    bench: FaultBench, fault: StoreFault, options: argparse.Namespace, *, first: int
 ) -> tuple[Results, tuple[float, float]]:
     """
     Load the product, and inject the fault meanwhile.
@@ -393,18 +364,10 @@ async def _measure(
     The load goes on until enough answers in a row are complete: a busy machine takes
     longer to recover than `after_s`.
     """
-    seconds = options.before_s + options.fault_s + options.after_s
+    seconds = options.before + options.fault + options.after
     seconds += _MOST_REPAIR_S + _MOST_RECOVERY_S
-    columns = bench.traffic.columns(first, round(seconds * options.rate_per_s))
-    requests = list(
-        requests_of(
-            check_columns(columns, inputs=FRAUD_INPUTS),
-            product="fraud",
-            size=1,
-            dry_run=False,
-            deadline_s=_TIMEOUT_S,
-        )
-    )
+    columns = bench.traffic.columns(first, round(seconds * options.rate))
+    requests = fraud_requests(columns, rows=1, deadline_s=_TIMEOUT_S)
     in_a_row = 0
     recovered = asyncio.Event()
 
@@ -418,35 +381,35 @@ async def _measure(
         send(
             requests,
             grpc_url=bench.server.grpc_url,
-            at_s=evenly(len(requests), rate_per_s=options.rate_per_s),
+            at_s=evenly(len(requests), rate_per_s=options.rate),
             timeout_s=_TIMEOUT_S,
             enough=(enough := asyncio.Event()),
             observe=observe,
         )
     )
     begin, end = INJECTIONS[fault.name]
-    await asyncio.sleep(options.before_s)
+    await asyncio.sleep(options.before)
     # In threads: the load must not wait for a Redis that starts.
     begun_s = perf_counter()
     await asyncio.to_thread(begin, bench)
-    await asyncio.sleep(max(0.0, begun_s + options.fault_s - perf_counter()))
+    await asyncio.sleep(max(0.0, begun_s + options.fault - perf_counter()))
     await asyncio.to_thread(end, bench)
     ended_s = perf_counter()
     in_a_row = 0
     recovered.clear()
-    await asyncio.sleep(options.after_s)
+    await asyncio.sleep(options.after)
     with contextlib.suppress(asyncio.TimeoutError):
         await asyncio.wait_for(recovered.wait(), _MOST_RECOVERY_S)
     enough.set()
     return await loading, (begun_s, ended_s)
 
 
-def _description(bench: FaultBench, options: Options, *, command: str) -> str:
+def _description(bench: FaultBench, options: argparse.Namespace) -> str:
     return (
         f"{measured_with(bench.server)}. "
-        f"`{command}`: {options.rate_per_s:g} requests of one row a second, open loop, "
-        f"{options.before_s:g} s before, {options.fault_s:g} s of the fault, "
-        f"{options.after_s:g} s after; one run each."
+        f"`{options.command}`: {options.rate:g} requests of one row a second, open "
+        f"loop, {options.before:g} s before, {options.fault:g} s of the fault, "
+        f"{options.after:g} s after; one run each."
     )
 
 

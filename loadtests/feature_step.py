@@ -10,7 +10,6 @@ from its sockets.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -26,9 +25,13 @@ import msgspec
 import numpy as np
 import redis
 
+from loadtests.harness import (
+    Report,
+    command_parser,
+    run_command,
+)
 from loadtests.results.percentiles import latency_of
 from loadtests.results.surroundings import CHECKOUT
-from tollgate.errors import TollgateError
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.load.store_contents import HISTORY_DAYS, fill_store, simulated_history
 from tollgate.load.traffic import traffic_of
@@ -122,18 +125,17 @@ class Metric:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, and print a table; a known error prints one line."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.feature_step")
+    """Measure, and print a table."""
+    parser = command_parser("feature_step")
     parser.add_argument("--batches", type=int, default=2_000, help="of each size")
     parser.add_argument("--runs", type=int, default=3)
-    given = parser.parse_args(arguments)
-    try:
-        lines = measure(batches=given.batches, runs=given.runs)
-    except TollgateError as error:
-        print(f"loadtests.feature_step: {error}", file=sys.stderr)
-        return error.exit_status
-    print("\n".join(lines))
-    return 0
+    return run_command(
+        parser,
+        arguments,
+        measure=lambda options: Report(
+            "\n".join(measure(batches=options.batches, runs=options.runs))
+        ),
+    )
 
 
 def measure(*, batches: int, runs: int) -> list[str]:

@@ -12,28 +12,28 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-import msgspec
-
-from loadtests.requests.closed_loop import SCENARIOS, Scenario
+from loadtests.harness import (
+    REPOSITORY,
+    Population,
+    Report,
+    StoreContents,
+    add_population,
+    command_parser,
+    run_command,
+    say,
+    served,
+    temporary_folder,
+)
+from loadtests.requests.closed_loop import SCENARIOS
 from loadtests.requests.generator import make_generator
 from loadtests.results.measure import LimitBench, Run, measure
-from loadtests.results.surroundings import CHECKOUT, measured_with
-from tollgate.errors import InputError, TollgateError
-from tollgate.load.store_contents import (
-    HISTORY_DAYS,
-    compact_store,
-    fill_store,
-    served_spec,
-    simulated_history,
-)
-from tollgate.load.traffic import traffic_of
-from tollgate.server.serving.embedded import Embedded, serve
+from loadtests.results.surroundings import measured_with
+from tollgate.server.serving.embedded import Embedded
 from tollgate.server.triton import control
 from tollgate.server.triton.launcher import TritonServer
 
@@ -85,44 +85,61 @@ class TritonPythonModel:
 Runs = Mapping[tuple[str, str], Sequence[Run]]
 
 
-class Options(msgspec.Struct, frozen=True):
-    """Options of the command line."""
-
-    scenarios: tuple[Scenario, ...]
-    seconds: float
-    runs: int
-    customers: int
-    terminals: int
-
-
 def main(arguments: Sequence[str]) -> int:
-    """Measure in turns, and print Markdown; a known error prints one line."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.floor")
+    """Measure in turns, and print Markdown."""
+    parser = command_parser("floor")
     names = [scenario.name for scenario in SCENARIOS]
     parser.add_argument("--only", choices=names, nargs="+", default=names)
     parser.add_argument("--seconds", type=float, default=5.0, help="measured per run")
     parser.add_argument("--runs", type=int, default=3, help="of each, in turns")
-    parser.add_argument("--customers", type=int, default=5_000)
-    parser.add_argument("--terminals", type=int, default=10_000)
-    given = parser.parse_args(arguments)
-    command = " ".join(["python -m loadtests.floor", *arguments])
-    try:
-        for name in ("seconds", "runs"):
-            if getattr(given, name) <= 0:
-                raise InputError(f"--{name}", f"{getattr(given, name)} is not above 0")
-        options = Options(
-            scenarios=tuple(one for one in SCENARIOS if one.name in given.only),
-            seconds=given.seconds,
-            runs=given.runs,
-            customers=given.customers,
-            terminals=given.terminals,
-        )
-        runs, description = run_all(options, command=command)
-    except TollgateError as error:
-        print(f"loadtests.floor: {error}", file=sys.stderr)
-        return error.exit_status
-    print(to_markdown(runs, description), end="")
-    return 0
+    add_population(parser)
+    return run_command(
+        parser,
+        arguments,
+        measure=lambda options: Report(to_markdown(*run_all(options))),
+        least={"seconds": 0.1, "runs": 1},
+    )
+
+
+def run_all(options: argparse.Namespace) -> tuple[Runs, str]:
+    """
+    Serve both, and load them in turns.
+
+    Returns:
+        The runs, and a description of the measurement.
+    """
+    runs: dict[tuple[str, str], list[Run]] = {}
+    contents = StoreContents(Population(options.customers, options.terminals))
+    with temporary_folder("floor") as folder:
+        generator = make_generator(folder)
+        write_floor(folder / "floor", source=REPOSITORY)
+        with (
+            served(contents, folder / "state") as product,
+            floor(
+                folder / "floor",
+                state=folder / "floor-state",
+                store_url=product.store_url,
+            ) as nothing,
+        ):
+            description = f"`{options.command}`; {measured_with(product)}"
+            benches = {
+                name: LimitBench(server, generator, contents.traffic, folder)
+                for name, server in ((NOTHING, nothing), (ALL, product))
+            }
+            first = dict.fromkeys(benches, 0)
+            for number in range(options.runs):
+                for scenario in [one for one in SCENARIOS if one.name in options.only]:
+                    for name in sorted(benches, reverse=bool(number % 2)):
+                        run, first[name] = measure(
+                            benches[name],
+                            scenario,
+                            first=first[name],
+                            warm_up_s=_WARM_UP_S,
+                            measured_s=options.seconds,
+                        )
+                        runs.setdefault((scenario.name, name), []).append(run)
+                        say(f"{scenario.name}, {name}: {cpu_us(run):.0f} µs a row")
+    return runs, description
 
 
 def write_floor(repository: Path, *, source: Path) -> None:
@@ -166,60 +183,6 @@ def floor(repository: Path, *, state: Path, store_url: str) -> Iterator[Embedded
         )
 
 
-def run_all(options: Options, *, command: str) -> tuple[Runs, str]:
-    """
-    Serve both, and load them in turns.
-
-    Returns:
-        The runs, and a description of the measurement.
-    """
-    runs: dict[tuple[str, str], list[Run]] = {}
-    source = CHECKOUT / "model_repository"
-    with tempfile.TemporaryDirectory(prefix="tollgate-floor-") as name:
-        folder = Path(name)
-        generator = make_generator(folder)
-        spec = served_spec(source)
-        history = simulated_history(
-            spec,
-            customers=options.customers,
-            terminals=options.terminals,
-            days=HISTORY_DAYS,
-        )
-        write_floor(folder / "floor", source=source)
-        with (
-            serve(source, state=folder / "state") as product,
-            floor(
-                folder / "floor",
-                state=folder / "floor-state",
-                store_url=product.store_url,
-            ) as nothing,
-        ):
-            fill_store(spec, history, store_url=product.store_url)
-            compact_store(product.store_url)
-            description = f"`{command}`; {measured_with(product)}"
-            traffic = traffic_of(history, days=HISTORY_DAYS)
-            benches = {
-                name: LimitBench(
-                    server=server, generator=generator, traffic=traffic, folder=folder
-                )
-                for name, server in ((NOTHING, nothing), (ALL, product))
-            }
-            first = dict.fromkeys(benches, 0)
-            for number in range(options.runs):
-                for scenario in options.scenarios:
-                    for name in sorted(benches, reverse=bool(number % 2)):
-                        run, first[name] = measure(
-                            benches[name],
-                            scenario,
-                            first=first[name],
-                            warm_up_s=_WARM_UP_S,
-                            measured_s=options.seconds,
-                        )
-                        runs.setdefault((scenario.name, name), []).append(run)
-                        _say(f"{scenario.name}, {name}: {cpu_us(run):.0f} µs a row")
-    return runs, description
-
-
 def cpu_us(run: Run) -> float:
     """Return the processor time of server, steps and store per row, µs."""
     return run.work.cpu_s / max(1, run.work.purchases) * 1e6
@@ -254,10 +217,6 @@ def to_markdown(runs: Runs, description: str) -> str:
 
 def _rows_a_batch(run: Run) -> float:
     return run.work.purchases / max(1, run.work.feature_batches)
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,12 @@ import msgspec
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tollgate.errors import InputError, TollgateError
+from loadtests.harness import (
+    Report,
+    command_parser,
+    run_command,
+)
+from tollgate.errors import InputError
 from tollgate.server.address import Address, find_server
 from tollgate.server.triton.control import served_name
 from tollgate_client import tls_from
@@ -63,7 +68,7 @@ class Target(msgspec.Struct, frozen=True):
 
 def main(arguments: Sequence[str]) -> int:
     """Make the attempts, and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.forging")
+    parser = command_parser("forging")
     parser.add_argument("--product", default="fraud")
     parser.add_argument("--attempts", type=int, default=1_000)
     parser.add_argument("--seed", type=int, default=1)
@@ -71,44 +76,46 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--url", default="", help="of a gateway; else the server's own")
     parser.add_argument("--tls-ca", type=Path)
     parser.add_argument("--token-file", type=Path)
-    given = parser.parse_args(arguments)
-    try:
-        return _run(given)
-    except TollgateError as error:
-        print(f"loadtests.forging: {error}", file=sys.stderr)
-        return error.exit_status
+    return run_command(parser, arguments, measure=measure)
 
 
-def _run(given: argparse.Namespace) -> int:
-    inside = None if given.url else find_server(given.state)
-    url = given.url or (inside.grpc_url if inside else "")
+def measure(options: argparse.Namespace) -> Report:
+    """Make the attempts, and write a table."""
+    inside = None if options.url else find_server(options.state)
+    url = options.url or (inside.grpc_url if inside else "")
     if not url:
-        problem = f"no server runs in {given.state}; start `tollgate up`, or give --url"
+        problem = (
+            f"no server runs in {options.state}; start `tollgate up`, or give --url"
+        )
         raise InputError("--state", problem)
     metadata: tuple[tuple[str, str], ...] = ()
-    if given.token_file:
+    if options.token_file:
         metadata = (
-            ("authorization", f"Bearer {given.token_file.read_text().strip()}"),
+            ("authorization", f"Bearer {options.token_file.read_text().strip()}"),
         )
     channel = grpc.insecure_channel(url)
-    if given.tls_ca:
-        tls = tls_from(authority=given.tls_ca)
+    if options.tls_ca:
+        tls = tls_from(authority=options.tls_ca)
         trusted = grpc.ssl_channel_credentials(tls.authority)
         channel = grpc.secure_channel(url, trusted)
     with channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        target = Target(stub, given.product, metadata, inside)
+        target = Target(stub, options.product, metadata, inside)
         before = _refused(inside)
-        outcomes = attempt(target, count=given.attempts, seed=given.seed)
+        outcomes = attempt(target, count=options.attempts, seed=options.seed)
         time.sleep(2.5)  # the metrics page is a second behind
         counted = _refused(inside)
-    for (kind, outcome), number in sorted(outcomes.items()):
-        print(f"{kind:10} {number:6} {outcome}")
-    for reason in sorted(counted):
-        print(f"counted as {reason}: {counted[reason] - before[reason]}")
+    lines = [
+        f"{kind:10} {number:6} {outcome}"
+        for (kind, outcome), number in sorted(outcomes.items())
+    ]
+    lines += [
+        f"counted as {reason}: {counted[reason] - before[reason]}"
+        for reason in sorted(counted)
+    ]
     accepted = sum(n for (_, outcome), n in outcomes.items() if outcome == "accepted")
-    print(f"{sum(outcomes.values())} attempts, {accepted} accepted")
-    return 1 if accepted else 0
+    lines.append(f"{sum(outcomes.values())} attempts, {accepted} accepted")
+    return Report("\n".join(lines), ok=not accepted)
 
 
 def attempt(target: Target, *, count: int, seed: int) -> Counter[tuple[str, str]]:

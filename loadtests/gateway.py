@@ -14,7 +14,6 @@ import contextlib
 import itertools
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -25,11 +24,20 @@ import grpc
 import msgspec
 import numpy as np
 
-from loadtests.paced.bench import Bench, Population, served
+from loadtests.harness import (
+    Population,
+    Report,
+    StoreContents,
+    command_parser,
+    run_command,
+    say,
+    served,
+    temporary_folder,
+)
 from loadtests.requests.bodies import bodies_of
 from loadtests.results.percentiles import percentile
-from loadtests.results.surroundings import CHECKOUT, measured_with
-from tollgate.errors import ServerError, TollgateError
+from loadtests.results.surroundings import measured_with
+from tollgate.errors import ServerError
 from tollgate.gateway.certificates import make_certificates
 from tollgate.gateway.keys import add_key
 from tollgate.gateway.nginx import Nginx, find_nginx
@@ -146,15 +154,6 @@ _AT_ONCE = 20_000  # bodies per write
 _CONNECTIONS = 20  # opened in each block
 
 
-class Options(msgspec.Struct, frozen=True):
-    """Options of the command line."""
-
-    rounds: int
-    seconds: float
-    in_flight: tuple[int, ...]
-    out: Path | None
-
-
 class Block(msgspec.Struct, frozen=True):
     """
     Results of one path in one round.
@@ -175,80 +174,57 @@ Blocks = dict[tuple[int, str], list[Block]]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, and print or write the table; a known error prints one line."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.gateway")
+    """Measure, and print or write the table."""
+    parser = command_parser("gateway")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each block")
     parser.add_argument("--in-flight", type=int, nargs="+", default=[1, 16])
     parser.add_argument("--out", type=Path, help="Markdown here")
-    given = parser.parse_args(arguments)
-    options = Options(given.rounds, given.seconds, tuple(given.in_flight), given.out)
-    command = " ".join(["python -m loadtests.gateway", *arguments])
-    try:
-        text = measure(options, command=command)
-    except TollgateError as error:
-        print(f"loadtests.gateway: {error}", file=sys.stderr)
-        return error.exit_status
-    if options.out is None:
-        print(text, end="")
-    else:
-        options.out.write_text(text)
-    return 0
+    return run_command(parser, arguments, measure=measure)
 
 
-def measure(options: Options, *, command: str) -> str:
+def measure(options: argparse.Namespace) -> Report:
     """
     Serve the product, open the paths to it, and load each in turn.
-
-    Returns:
-        Markdown.
     """
     blocks: Blocks = {}
-    with contextlib.ExitStack() as stack:
-        folder = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix="tollgate-gate-"))
-        )
-        bench = stack.enter_context(
-            served(
-                CHECKOUT / "model_repository",
-                Population(300, 600),
-                folder=folder,
-                behind_proxy=False,
-                say=lambda words: print(words, file=sys.stderr, flush=True),
-            )
-        )
-        paths = stack.enter_context(
-            open_paths(bench.grpc_url, folder=folder / "gateway")
-        )
-        bodies = _bodies(bench)
+    contents = StoreContents(Population(300, 600))
+    with (
+        temporary_folder("gate") as folder,
+        served(contents, folder / "state") as server,
+        open_paths(server.grpc_url, folder=folder / "gateway") as paths,
+    ):
+        bodies = _bodies(contents)
         for number in range(options.rounds):
             for in_flight, path in itertools.product(options.in_flight, paths):
                 block = asyncio.run(_block(path, bodies, in_flight, options=options))
                 blocks.setdefault((in_flight, path.name), []).append(block)
-                line = f"{number} {path.name} {in_flight}: p50 {block.p50_ms:.2f} ms"
-                print(line, file=sys.stderr, flush=True)
-        assert bench.server is not None
-        where = measured_with(bench.server)
+                say(f"{number} {path.name} {in_flight}: p50 {block.p50_ms:.2f} ms")
+        where = measured_with(server)
         nginx = paths[-1].server
     description = (
-        f"{where}, {nginx}. `{command}`: {options.rounds} rounds, in each every path "
-        f"for {options.seconds:g} s after {_WARM_S:g} s of warm-up; closed loop, one "
-        "purchase a request, one connection. Caller, gateway, server and store share "
-        "the machine."
+        f"{where}, {nginx}. `{options.command}`: {options.rounds} rounds, in each "
+        f"every path for {options.seconds:g} s after {_WARM_S:g} s of warm-up; closed "
+        "loop, one purchase a request, one connection. Caller, gateway, server and "
+        "store share the machine."
     )
-    return to_markdown(blocks, description)
+    return Report(to_markdown(blocks, description))
 
 
-def _bodies(bench: Bench) -> Iterator[bytes]:
+def _bodies(contents: StoreContents) -> Iterator[bytes]:
     """Yield requests without end; no two are alike."""
     for first in itertools.count(0, _AT_ONCE):
-        columns = bench.traffic.columns(first, _AT_ONCE)
+        columns = contents.traffic.columns(first, _AT_ONCE)
         for body in bodies_of(columns, rows=1, deadline_s=_TIMEOUT_S):
             yield unframe(body.tobytes())
 
 
 async def _block(
-    path: GatewayPath, bodies: Iterator[bytes], in_flight: int, *, options: Options
+    path: GatewayPath,
+    bodies: Iterator[bytes],
+    in_flight: int,
+    *,
+    options: argparse.Namespace,
 ) -> Block:
     """Send requests by one path for some seconds."""
     latency_s: list[float] = []

@@ -15,26 +15,28 @@ import os
 import random
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from time import perf_counter
 
 import msgspec
 import numpy as np
 
 from loadtests.faults import WHOLE_IN_A_ROW
-from loadtests.results.surroundings import CHECKOUT
-from tollgate.errors import TollgateError
+from loadtests.harness import (
+    REPOSITORY,
+    Population,
+    Report,
+    StoreContents,
+    command_parser,
+    run_command,
+    temporary_folder,
+)
+from loadtests.requests.bodies import fraud_requests
 from tollgate.load.arrivals import evenly
 from tollgate.load.asyncio_sender import send
 from tollgate.load.results import Results
-from tollgate.load.store_contents import served_spec, simulated_history
 from tollgate.load.surroundings import measured_on
-from tollgate.load.traffic import traffic_of
 from tollgate.testing.supervised import Supervised, supervised
-from tollgate_client.codec import requests_of
-from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
 _TIMEOUT_S = 1.0
 _MOST_S = 30.0  # limit of a recovery, before it counts as never
@@ -53,52 +55,38 @@ def main(arguments: Sequence[str]) -> int:
     """
     Kill until the time is over, print the table; exit status 1 if one did not recover.
     """
-    parser = argparse.ArgumentParser(prog="python -m loadtests.healing")
+    parser = command_parser("healing")
     parser.add_argument("--seconds", type=float, default=300.0)
     parser.add_argument("--rate", type=float, default=100.0, help="requests per second")
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args(arguments)
-    try:
-        kills, sent = run(given.seconds, rate_per_s=given.rate, seed=given.seed)
-    except TollgateError as error:
-        print(f"loadtests.healing: {error}", file=sys.stderr)
-        return error.exit_status
-    command = " ".join(["python -m loadtests.healing", *arguments])
-    recovery_s = [_recovery_s(kill, sent) for kill in kills]
-    print(to_markdown(kills, recovery_s, sent), end="")
-    print(f"\n{measured_on()}. `{command}`")
-    return 0 if all(one is not None for one in recovery_s) else 1
+    return run_command(parser, arguments, measure=measure)
 
 
-def run(seconds: float, *, rate_per_s: float, seed: int) -> tuple[list[Kill], Results]:
-    """Serve, load and kill."""
-    with tempfile.TemporaryDirectory(prefix="tollgate-heal-") as folder:
-        repository = CHECKOUT / "model_repository"
-        with supervised(repository, state=Path(folder) / "state") as product:
-            return asyncio.run(
-                _kill_under_load(product, seconds, rate_per_s=rate_per_s, seed=seed)
+def measure(options: argparse.Namespace) -> Report:
+    """Serve, load and kill; write the table."""
+    with (
+        temporary_folder("heal") as folder,
+        supervised(REPOSITORY, state=folder / "state") as product,
+    ):
+        kills, sent = asyncio.run(
+            _kill_under_load(
+                product, options.seconds, rate_per_s=options.rate, seed=options.seed
             )
+        )
+    recovery_s = [_recovery_s(kill, sent) for kill in kills]
+    text = to_markdown(kills, recovery_s, sent)
+    return Report(
+        f"{text}\n{measured_on()}. `{options.command}`",
+        ok=all(one is not None for one in recovery_s),
+    )
 
 
 async def _kill_under_load(
     product: Supervised, seconds: float, *, rate_per_s: float, seed: int
 ) -> tuple[list[Kill], Results]:
-    repository = CHECKOUT / "model_repository"
-    history = simulated_history(
-        served_spec(repository), customers=300, terminals=600, days=7
-    )
-    columns = traffic_of(history, days=7).columns(
-        0, round((seconds + _MOST_S) * rate_per_s)
-    )
-    requests = list(
-        requests_of(
-            check_columns(columns, inputs=FRAUD_INPUTS),
-            product="fraud",
-            size=1,
-            dry_run=False,
-            deadline_s=_TIMEOUT_S,
-        )
-    )
+    traffic = StoreContents(Population(300, 600, days=7)).traffic
+    columns = traffic.columns(0, round((seconds + _MOST_S) * rate_per_s))
+    requests = fraud_requests(columns, rows=1, deadline_s=_TIMEOUT_S)
     enough = asyncio.Event()
     loading = asyncio.ensure_future(
         send(

@@ -13,7 +13,6 @@ import asyncio
 import contextlib
 import shutil
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,8 +22,14 @@ from typing import Any
 import grpc
 import msgspec
 
-from loadtests.results.surroundings import CHECKOUT
-from tollgate.errors import InputError, SetupError, TollgateError
+from loadtests.harness import (
+    REPOSITORY,
+    Report,
+    command_parser,
+    run_command,
+    temporary_folder,
+)
+from tollgate.errors import InputError, SetupError
 from tollgate.gateway.certificates import make_certificates
 from tollgate.gateway.gateway_metrics import GatewayMetrics, outcomes_of
 from tollgate.gateway.keys import add_key
@@ -49,15 +54,6 @@ _SETTLE_S = 2.0  # time in which good requests continue after the last hostile o
 _SENDERS = 4
 _RAW_SENDERS = 2
 _SUSPENDED = "suspended for"  # text of inspection.js
-
-
-class Options(msgspec.Struct, frozen=True):
-    """Options of the command line."""
-
-    requests: int
-    rate: float
-    good_rate: float
-    seed: int
 
 
 class GatewayBench(msgspec.Struct, frozen=True):
@@ -111,36 +107,29 @@ class Figures(msgspec.Struct, frozen=True):
 
 def main(arguments: Sequence[str]) -> int:
     """Send and report; exit status 1 if a good request was lost."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.hostile")
+    parser = command_parser("hostile")
     parser.add_argument("--requests", type=int, default=20_000, help="fuzzed ones")
     parser.add_argument("--rate", type=float, default=200.0, help="fuzzed ones/s")
     parser.add_argument("--good-rate", type=float, default=200.0, help="good ones/s")
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args(arguments)
-    options = Options(given.requests, given.rate, given.good_rate, given.seed)
-    try:
-        figures = run(options)
-    except TollgateError as error:
-        print(f"loadtests.hostile: {error}", file=sys.stderr)
-        return error.exit_status
-    print(to_text(figures), end="")
-    return 0 if figures.ok else 1
+    return run_command(parser, arguments, measure=measure)
 
 
-def run(options: Options) -> Figures:
+def measure(options: argparse.Namespace) -> Report:
     """Serve the product behind a gateway, and send both kinds of requests."""
     if shutil.which("nghttp") is None:
         raise SetupError("no nghttp on PATH", remedy="apt-get install nghttp2-client")
-    with tempfile.TemporaryDirectory(prefix="tollgate-hostile-") as name:
-        folder = Path(name)
-        repository = CHECKOUT / "model_repository"
-        with supervised(repository, state=folder / "state") as product:
-            bench = make_bench(folder / "gateway", upstream=product.grpc_url)
-            nginx = Nginx(bench.gateway)
-            try:
-                return _measure(options, product, bench)
-            finally:
-                nginx.stop()
+    with (
+        temporary_folder("hostile") as folder,
+        supervised(REPOSITORY, state=folder / "state") as product,
+    ):
+        bench = make_bench(folder / "gateway", upstream=product.grpc_url)
+        nginx = Nginx(bench.gateway)
+        try:
+            figures = _measure(options, product, bench)
+        finally:
+            nginx.stop()
+    return Report(to_text(figures), ok=figures.ok)
 
 
 def make_bench(folder: Path, *, upstream: str) -> GatewayBench:
@@ -165,7 +154,9 @@ def make_bench(folder: Path, *, upstream: str) -> GatewayBench:
     return GatewayBench(gateway, folder / "ca.pem", good, hostile)
 
 
-def _measure(options: Options, product: Supervised, bench: GatewayBench) -> Figures:
+def _measure(
+    options: argparse.Namespace, product: Supervised, bench: GatewayBench
+) -> Figures:
     metrics = GatewayMetrics(bench.gateway.requests, limits=bench.gateway.limits)
     with contextlib.closing(metrics):
         before = product.pid("tritonserver")
@@ -277,7 +268,7 @@ def lift_suspensions(gateway: Gateway) -> None:
 
 
 async def _send_both(
-    sender: Sender, metrics: GatewayMetrics, *, options: Options
+    sender: Sender, metrics: GatewayMetrics, *, options: argparse.Namespace
 ) -> tuple[int, int]:
     """Send good requests while hostile ones are sent; return the number of each."""
     ended = asyncio.Event()
@@ -306,7 +297,7 @@ def _some(requests: Iterator[Hostile], count: int) -> Iterator[Hostile]:
 
 
 async def _hostile(
-    sender: Sender, requests: Iterator[Hostile], *, options: Options
+    sender: Sender, requests: Iterator[Hostile], *, options: argparse.Namespace
 ) -> None:
     """Send one after the other, at most at this sender's share of the rate."""
     step_s = _SENDERS / options.rate

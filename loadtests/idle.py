@@ -15,14 +15,18 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
-from loadtests.results.surroundings import CHECKOUT
-from tollgate.errors import TollgateError
+from loadtests.harness import (
+    Report,
+    add_repository,
+    command_parser,
+    run_command,
+    temporary_folder,
+)
 from tollgate.load.process_usage import descendants
 from tollgate.load.surroundings import measured_on
 from tollgate.server.triton.launcher import TritonServer
@@ -42,35 +46,34 @@ Shares = dict[str, float]
 
 def main(arguments: Sequence[str]) -> int:
     """Measure, and print a table."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.idle")
+    parser = command_parser("idle")
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--before", type=Path, help="Python of another checkout")
-    parser.add_argument(
-        "--repository", type=Path, default=CHECKOUT / "model_repository"
-    )
-    given = parser.parse_args(arguments)
+    add_repository(parser)
+    return run_command(parser, arguments, measure=measure)
+
+
+def measure(options: argparse.Namespace) -> Report:
+    """Measure in turns, and write a table."""
     pythons = {"this checkout": Path(sys.executable)}
-    if given.before:
-        pythons = {"before": given.before.absolute(), **pythons}
+    if options.before:
+        pythons = {"before": options.before.absolute(), **pythons}
     shares: dict[str, list[Shares]] = defaultdict(list)
-    try:
-        with tempfile.TemporaryDirectory(prefix="idle-") as folder:
-            for run in range(given.runs):
-                for name, python in pythons.items():
-                    state = Path(folder, f"{len(shares)}-{run}")
-                    shares[name].append(
-                        idle_up(given.repository, state, python, given.seconds)
-                    )
-            empty = Path(folder, "empty")
-            empty.mkdir()
-            bare = idle_triton(empty, Path(folder, "bare"), given.seconds)
-    except TollgateError as error:
-        print(f"loadtests.idle: {error}", file=sys.stderr)
-        return error.exit_status
-    print(to_text(shares, bare))
-    print(f"\n{measured_on()}. {given.runs} run(s) of {given.seconds:g} s each")
-    return 0
+    with temporary_folder("idle") as folder:
+        for run in range(options.runs):
+            for name, python in pythons.items():
+                state = folder / f"{len(shares)}-{run}"
+                shares[name].append(
+                    idle_up(options.repository, state, python, options.seconds)
+                )
+        empty = folder / "empty"
+        empty.mkdir()
+        bare = idle_triton(empty, folder / "bare", options.seconds)
+    return Report(
+        f"{to_text(shares, bare)}\n\n{measured_on()}. {options.runs} run(s) of "
+        f"{options.seconds:g} s each"
+    )
 
 
 def idle_up(repository: Path, state: Path, python: Path, seconds: float) -> Shares:

@@ -12,34 +12,30 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from pathlib import Path
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from loadtests.harness import (
+    Population,
+    Report,
+    StoreContents,
+    command_parser,
+    run_command,
+    served,
+    temporary_folder,
+)
 from loadtests.requests.closed_loop import Scenario, pick
 from loadtests.requests.generator import make_generator
 from loadtests.results.measure import LimitBench, measure
-from loadtests.results.surroundings import CHECKOUT, measurement_conditions
-from tollgate.errors import InputError, TollgateError
-from tollgate.features.spec.feature_spec import load_spec
-from tollgate.load.store_contents import (
-    HISTORY_DAYS,
-    compact_store,
-    fill_store,
-    simulated_history,
-)
-from tollgate.load.traffic import traffic_of
-from tollgate.server.serving.embedded import serve
+from loadtests.results.surroundings import measurement_conditions
 
 SCENARIOS = ("1-row-1", "1-row-16", "16-rows-8")
 _NAMES = ("on", "off", "control")
 _WARM_UP_S = 0.3
-_REPOSITORY = CHECKOUT / "model_repository"
 _Z = 1.959964  # of 95 %
 
 F64 = npt.NDArray[np.float64]
@@ -75,51 +71,30 @@ def difference(one: F64, other: F64) -> Difference:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure, and print a table; a known error prints one line."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.journal_cost")
+    """Measure, and print a table."""
+    parser = command_parser("journal_cost")
     parser.add_argument("--rounds", type=int, default=20, help="per scenario")
     parser.add_argument("--seconds", type=float, default=1.5, help="of a window")
     parser.add_argument("--only", metavar="NAME", help="one scenario")
-    given = parser.parse_args(arguments)
-    try:
-        if given.rounds < 6:
-            raise InputError("--rounds", f"{given.rounds} is below 6")
-        names = SCENARIOS if given.only is None else (given.only,)
-        scenarios = [pick(name)[0] for name in names]
-        lines = compare(scenarios, rounds=given.rounds, seconds=given.seconds)
-    except TollgateError as error:
-        print(f"loadtests.journal_cost: {error}", file=sys.stderr)
-        return error.exit_status
-    print("\n".join(lines))
-    return 0
+    return run_command(parser, arguments, measure=compare, least={"rounds": 6})
 
 
-def compare(scenarios: Sequence[Scenario], *, rounds: int, seconds: float) -> list[str]:
-    """
-    Serve three times, fill the stores alike, and measure in turns; return a table.
-    """
-    spec = load_spec(_REPOSITORY / "fraud_features" / "1" / "features.yaml")
-    history = simulated_history(
-        spec, customers=1_000, terminals=2_000, days=HISTORY_DAYS
-    )
-    traffic = traffic_of(history, days=HISTORY_DAYS)
+def compare(options: argparse.Namespace) -> Report:
+    """Serve three times, fill the stores alike, and measure in turns."""
+    rounds, seconds = options.rounds, options.seconds
+    names = SCENARIOS if options.only is None else (options.only,)
+    scenarios = [pick(name)[0] for name in names]
+    contents = StoreContents(Population(1_000, 2_000))
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cost-")))
+        folder = stack.enter_context(temporary_folder("cost"))
         generator = make_generator(folder)
         benches = {}
         for name in _NAMES:
+            journal_url = None if name == "on" else ""
             server = stack.enter_context(
-                serve(
-                    _REPOSITORY,
-                    state=folder / name,
-                    journal_url=None if name == "on" else "",
-                )
+                served(contents, folder / name, journal_url=journal_url)
             )
-            fill_store(spec, history, store_url=server.store_url)
-            compact_store(server.store_url)
-            benches[name] = LimitBench(
-                server=server, generator=generator, traffic=traffic, folder=folder
-            )
+            benches[name] = LimitBench(server, generator, contents.traffic, folder)
         around = measurement_conditions(benches["on"].server, h2load=generator.version)
         lines = [
             f"{around.date}, commit {around.commit}, {around.hardware}; "
@@ -134,7 +109,7 @@ def compare(scenarios: Sequence[Scenario], *, rounds: int, seconds: float) -> li
             lines.append(
                 _row(benches, scenario, first=first, rounds=rounds, seconds=seconds)
             )
-    return lines
+    return Report("\n".join(lines))
 
 
 def _row(

@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -22,13 +20,22 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.paced.bench import Bench, Population, counting, served
+from loadtests.harness import (
+    Population,
+    Report,
+    add_population,
+    add_repository,
+    command_parser,
+    run_command,
+    say,
+    temporary_folder,
+)
+from loadtests.paced.bench import Bench, counting, served
 from loadtests.paced.raw import Server
 from loadtests.paced.requests import write_bodies
 from loadtests.paced.scenario import Phase, Scenario
 from loadtests.paced.schedule import arrivals
-from loadtests.results.surroundings import CHECKOUT
-from tollgate.errors import InputError, TollgateError
+from tollgate.errors import InputError
 from tollgate.gateway.certificates import make_certificates
 from tollgate.gateway.keys import add_key
 from tollgate.gateway.nginx import Nginx
@@ -341,36 +348,9 @@ def without_tls(template: str) -> str:
     return template.replace(" ssl http2 ", " http2 ")
 
 
-class Options(msgspec.Struct, frozen=True):
-    """Options of the command line."""
-
-    parts: list[Part]
-    runs: int
-    seconds: float
-    timeout_ms: int
-    limits: Limits
-    repository: Path
-    population: Population
-    out: Path | None
-    command: str
-
-
 def main(arguments: Sequence[str]) -> int:
-    """Measure, and print the table; a known error prints one line."""
-    try:
-        options = _options(arguments)
-        text = measure_all(options)
-    except TollgateError as error:
-        print(f"loadtests.overload: {error}", file=sys.stderr)
-        return error.exit_status
-    print(text)
-    if options.out:
-        options.out.write_text(text + "\n")
-    return 0
-
-
-def _options(arguments: Sequence[str]) -> Options:
-    parser = argparse.ArgumentParser(prog="python -m loadtests.overload")
+    """Measure, and print and write the table."""
+    parser = command_parser("overload")
     add = parser.add_argument
     add("--rates", type=float, nargs="+", default=[1000, 1500, 2000, 3000, 4000])
     add("--rows", type=int, default=1, help="in each request")
@@ -382,40 +362,31 @@ def _options(arguments: Sequence[str]) -> Options:
     add("--in-flight", type=int, default=IN_FLIGHT)
     add("--caller-in-flight", type=int, default=CALLER_IN_FLIGHT)
     add("--bulk-in-flight", type=int, default=BULK_IN_FLIGHT)
-    add("--customers", type=int, default=Population().customers)
-    add("--terminals", type=int, default=Population().terminals)
-    add("--repository", type=Path, default=CHECKOUT / "model_repository")
+    add_population(parser)
+    add_repository(parser)
     add("--out", type=Path, help="file for the table")
-    given = parser.parse_args(arguments)
-    for name in ("rows", "bulk_rows", "runs", "seconds", "timeout_ms"):
-        if not getattr(given, name) > 0:
-            flag = "--" + name.replace("_", "-")
-            raise InputError(flag, f"{getattr(given, name)} is not above 0")
-    if given.rates != sorted(given.rates) or given.rates[0] <= 0:
-        raise InputError("--rates", "are not above 0 and ascending")
-    return Options(
-        parts=parts_of(
-            given.only, rates=given.rates, rows=given.rows, bulk_rows=given.bulk_rows
-        ),
-        runs=given.runs,
-        seconds=given.seconds,
-        timeout_ms=given.timeout_ms,
-        limits=Limits(given.in_flight, given.caller_in_flight, given.bulk_in_flight),
-        repository=given.repository,
-        population=Population(given.customers, given.terminals),
-        out=given.out,
-        command=shlex.join(["python", "-m", "loadtests.overload", *arguments]),
+    least = dict.fromkeys(("rows", "bulk_rows", "runs", "timeout_ms"), 1)
+    return run_command(
+        parser, arguments, measure=measure_all, least={**least, "seconds": 0.1}
     )
 
 
-def measure_all(options: Options) -> str:
+def measure_all(options: argparse.Namespace) -> Report:
     """Serve, measure part after part in turns, and write the table."""
+    if options.rates != sorted(options.rates) or options.rates[0] <= 0:
+        raise InputError("--rates", "are not above 0 and ascending")
+    parts = parts_of(
+        options.only,
+        rates=options.rates,
+        rows=options.rows,
+        bulk_rows=options.bulk_rows,
+    )
     found: list[PartRun] = []
     sent = 0
-    with _open_paths(options) as (bench, gate):
+    with _open_paths(options, parts) as (bench, gate):
         for run in range(1, options.runs + 1):
-            for part in options.parts:
-                print(f"{part.name}, run {run}", file=sys.stderr, flush=True)
+            for part in parts:
+                say(f"{part.name}, run {run}")
                 one = measure(
                     bench, gate, part, options=options, first=sent, seed=len(found) + 1
                 )
@@ -424,38 +395,32 @@ def measure_all(options: Options) -> str:
                 )
                 found.append(one)
         measured = bench.measured()
-    return table(
-        found,
-        measured=measured,
-        command=options.command,
-        seconds=options.seconds,
+    return Report(
+        table(
+            found, measured=measured, command=options.command, seconds=options.seconds
+        )
     )
 
 
 @contextmanager
-def _open_paths(options: Options) -> Iterator[tuple[Bench, Gate | None]]:
+def _open_paths(
+    options: argparse.Namespace, parts: Sequence[Part]
+) -> Iterator[tuple[Bench, Gate | None]]:
     with ExitStack() as stack:
-        place = stack.enter_context(tempfile.TemporaryDirectory(prefix="tollgate-"))
+        place = stack.enter_context(temporary_folder("overload"))
+        population = Population(options.customers, options.terminals)
         bench = stack.enter_context(
-            served(
-                options.repository,
-                options.population,
-                folder=Path(place),
-                behind_proxy=False,
-                say=lambda text: print(text, file=sys.stderr, flush=True),
-            )
+            served(options.repository, population, folder=place, behind_proxy=False)
         )
         gate = None
-        if any(part.gated for part in options.parts):
-            folder = Path(place) / "gate"
+        if any(part.gated for part in parts):
+            folder = place / "gate"
             folder.mkdir()
+            limits = Limits(
+                options.in_flight, options.caller_in_flight, options.bulk_in_flight
+            )
             gate = stack.enter_context(
-                open_gate(
-                    bench.grpc_url,
-                    limits=options.limits,
-                    callers=CALLERS,
-                    folder=folder,
-                )
+                open_gate(bench.grpc_url, limits=limits, callers=CALLERS, folder=folder)
             )
         yield bench, gate
 
@@ -465,7 +430,7 @@ def measure(
     gate: Gate | None,
     part: Part,
     *,
-    options: Options,
+    options: argparse.Namespace,
     first: int,
     seed: int,
 ) -> PartRun:
@@ -508,7 +473,9 @@ def measure(
     )
 
 
-def _load(bench: Bench, flow: Flow, *, options: Options, first: int, seed: int) -> Load:
+def _load(
+    bench: Bench, flow: Flow, *, options: argparse.Namespace, first: int, seed: int
+) -> Load:
     scenario = Scenario(
         phases=(Phase(options.seconds + WARM_UP_S, flow.rate),),
         rows=flow.rows,

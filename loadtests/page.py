@@ -19,13 +19,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from loadtests.harness import (
+    Report,
+    command_parser,
+    run_command,
+)
 from loadtests.paced.raw import STEPS, About, read_raw
 from loadtests.pages import pictures
 from loadtests.pages.cells import Table
 from loadtests.pages.figures import Figures, Group, figures_of, groups_of
 from loadtests.pages.pictures import figure_of, png_of
 from loadtests.pages.tables import tables_of
-from tollgate.errors import InputError, TollgateError
+from tollgate.errors import InputError
 from tollgate.templating import render
 
 if TYPE_CHECKING:
@@ -179,36 +184,36 @@ Picture = tuple[str, bytes]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Read files; write or print the report; a known error prints one line."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.page")
+    """Read files; write or print the report."""
+    parser = command_parser("page")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     parser.add_argument("--html", type=Path, help="one page with all in it")
     parser.add_argument("--markdown", type=Path, help="with its pictures next to it")
     parser.add_argument("--title", default=_TITLE)
-    given = parser.parse_args(arguments)
-    try:
-        for flag in ("html", "markdown"):
-            path = getattr(given, flag)
-            if path is not None and not path.resolve().parent.is_dir():
-                raise InputError(f"--{flag}", f"{path.parent} is not a folder")
-        groups = groups_of(
-            [figures_of(read_raw(one), name=one.stem) for one in given.files]
-        )
-        write(groups, title=given.title, html=given.html, markdown=given.markdown)
-    except TollgateError as error:
-        print(f"loadtests.page: {error}", file=sys.stderr)
-        return error.exit_status
-    return 0
+    return run_command(parser, arguments, measure=write_pages)
+
+
+def write_pages(options: argparse.Namespace) -> Report:
+    """Write the report, or return it where no file is named."""
+    for flag in ("html", "markdown"):
+        path = getattr(options, flag)
+        if path is not None and not path.resolve().parent.is_dir():
+            raise InputError(f"--{flag}", f"{path.parent} is not a folder")
+    groups = groups_of(
+        [figures_of(read_raw(one), name=one.stem) for one in options.files]
+    )
+    return Report(
+        write(groups, title=options.title, html=options.html, markdown=options.markdown)
+    )
 
 
 def write(
     groups: Sequence[Group], *, title: str, html: Path | None, markdown: Path | None
-) -> None:
-    """Write the requested files; Markdown to standard output when none is requested."""
+) -> str:
+    """Write the requested files; return Markdown when none is requested."""
     tables, notes = tables_of(groups), notes_of(groups)
     if html is None and markdown is None:
-        print(to_markdown(title, tables=tables, notes=notes, files=[]), end="")
-        return
+        return to_markdown(title, tables=tables, notes=notes, files=[])
     drawn = _drawn(groups)
     if html is not None:
         html.write_text(page(title, tables=tables, pictures=drawn, notes=notes))
@@ -220,6 +225,7 @@ def write(
             files.append((words, path.name))
         text = to_markdown(title, tables=tables, notes=notes, files=files)
         markdown.write_text(text)
+    return ""
 
 
 def _drawn(groups: Sequence[Group]) -> list[Picture]:

@@ -23,7 +23,12 @@ from typing import Any
 import numpy as np
 
 from loadtests.crowd.target import Target, local_target
-from tollgate.errors import InputError, TollgateError
+from loadtests.harness import (
+    Report,
+    command_parser,
+    run_command,
+)
+from tollgate.errors import InputError
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.load.synthetic import synthetic_purchases
 from tollgate.server.address import ADDRESS_FILE
@@ -42,35 +47,32 @@ _LOADS = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write input data, and print commands; print a known error as one line."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.perf_analyzer")
+    """Write input data, and print commands."""
+    parser = command_parser("perf_analyzer")
     add = parser.add_argument
-    add("--out", type=Path, required=True, help="folder for the file")
+    add("--out", dest="folder", type=Path, required=True, help="folder for the file")
     add("--product", default="fraud")
     add("--purchases", type=int, default=20_000, help="before ids come again")
     add("--rate", type=float, default=200.0, help="of the open loop, requests/s")
     add("--state", type=Path, default=Path(".tollgate"), help="of the server")
-    given = parser.parse_args(arguments)
-    try:
-        target = local_target(given.state)
-        spec = _spec(target, given.product)
-        if given.purchases < 1:
-            raise InputError("--purchases", f"{given.purchases} is below 1")
-        given.out.mkdir(parents=True, exist_ok=True)
-        path = given.out / f"{given.product}.json"
-        path.write_text(json.dumps(input_data(spec, given.purchases)))
-    except TollgateError as error:
-        print(f"loadtests.perf_analyzer: {error}", file=sys.stderr)
-        return error.exit_status
-    for line in commands(
+    return run_command(parser, arguments, measure=write_inputs, least={"purchases": 1})
+
+
+def write_inputs(options: argparse.Namespace) -> Report:
+    """Write input data, and return commands."""
+    target = local_target(options.state)
+    spec = _spec(target, options.product)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    path = options.folder / f"{options.product}.json"
+    path.write_text(json.dumps(input_data(spec, options.purchases)))
+    lines = commands(
         path,
-        product=given.product,
+        product=options.product,
         grpc_url=target.grpc_url,
-        rate=given.rate,
-        address=given.state / ADDRESS_FILE,
-    ):
-        print(line)
-    return 0
+        rate=options.rate,
+        address=options.state / ADDRESS_FILE,
+    )
+    return Report("\n".join(lines))
 
 
 def _spec(target: Target, product: str) -> FeatureSpec:

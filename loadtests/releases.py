@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
@@ -21,6 +20,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from loadtests.harness import (
+    Population,
+    Report,
+    StoreContents,
+    command_parser,
+    run_command,
+    temporary_folder,
+)
 from loadtests.requests.bodies import bodies_of
 from loadtests.requests.closed_loop import Scenario
 from loadtests.requests.generator import GeneratorRun, make_generator, run_h2load
@@ -28,11 +35,9 @@ from loadtests.requests.recorded_answers import tally
 from loadtests.results.percentiles import Latency, latency_of
 from loadtests.results.surroundings import CHECKOUT
 from tollgate.errors import ServerError, TollgateError
-from tollgate.features.spec.feature_spec import load_spec
 from tollgate.imports import be_gentle
-from tollgate.load.store_contents import HISTORY_DAYS, fill_store, simulated_history
 from tollgate.load.surroundings import measured_on
-from tollgate.load.traffic import Traffic, traffic_of
+from tollgate.load.traffic import Traffic
 from tollgate.repository.releases.activation import activate, compose_next
 from tollgate.repository.releases.release_file import Release, release_path
 from tollgate.repository.releases.release_history import Action
@@ -43,7 +48,6 @@ from tollgate.repository.releases.trial_changes import (
     without_challenger,
 )
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.server.address import find_server
 from tollgate.supervisor.reconciler import digest_of
 from tollgate.supervisor.replicas import query_replica
 from tollgate.testing.supervised import Supervised, supervised
@@ -79,47 +83,38 @@ class ReleaseBench(msgspec.Struct, frozen=True):
 
 def main(arguments: Sequence[str]) -> int:
     """Change releases under load; print the table; status 1 when a request failed."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.releases")
+    parser = command_parser("releases")
     parser.add_argument("--activations", type=int, default=50)
     parser.add_argument("--canaries", type=int, default=20)
     parser.add_argument("--rate", type=int, default=1_000, help="requests per second")
-    given = parser.parse_args(arguments)
-    try:
-        changes, generated = run(
-            given.activations, given.canaries, rate_per_s=given.rate
-        )
-    except TollgateError as error:
-        print(f"loadtests.releases: {error}", file=sys.stderr)
-        return error.exit_status
+    return run_command(parser, arguments, measure=measure)
+
+
+def measure(options: argparse.Namespace) -> Report:
+    """Change releases under load, and write the table."""
+    changes, generated = run(
+        options.activations, options.canaries, rate_per_s=options.rate
+    )
     failures = Counter(one.failure for one in generated.recorded.answers if one.failure)
-    print("\n".join(to_markdown(changes, generated, failures)))
-    command = " ".join(["python -m loadtests.releases", *arguments])
-    print(f"\n{measured_on()}. `{command}`")
-    return 1 if failures else 0
+    lines = to_markdown(changes, generated, failures)
+    lines += ["", f"{measured_on()}. `{options.command}`"]
+    return Report("\n".join(lines), ok=not failures)
 
 
 def run(
     activations: int, canaries: int, *, rate_per_s: int
 ) -> tuple[list[Change], GeneratorRun]:
     """Serve, load and change."""
-    with tempfile.TemporaryDirectory(prefix="tollgate-releases-") as name:
-        folder = Path(name)
+    with temporary_folder("releases") as folder:
         generator = make_generator(folder)
         repository = _repository(folder / "model_repository")
-        step = repository / "fraud_features/1/features.yaml"
-        spec = load_spec(step)
-        history = simulated_history(
-            spec, customers=2_000, terminals=4_000, days=HISTORY_DAYS
-        )
+        contents = StoreContents(Population(2_000, 4_000))
         with supervised(repository, state=folder / "state") as product:
-            address = find_server(folder / "state")
-            if address is None:
-                raise ServerError("tollgate up", "is not there")
-            fill_store(spec, history, store_url=address.store_url)
+            contents.fill(product.address.store_url)
             bench = ReleaseBench(product, repository, [])
             todo = [*_activations(activations), *_canaries(canaries)]
             run_s = _WARM_UP_S + _BEFORE_S + _CHANGE_S * len(todo)
-            bodies = _bodies(traffic_of(history, days=HISTORY_DAYS), rate_per_s, run_s)
+            bodies = _bodies(contents.traffic, rate_per_s, run_s)
             problems: list[Exception] = []
             changing = threading.Thread(
                 target=_change_all, args=(bench, todo, problems), daemon=True

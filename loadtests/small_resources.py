@@ -19,7 +19,6 @@ import asyncio
 import contextlib
 import os
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -29,8 +28,13 @@ import grpc
 import numpy as np
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from loadtests.results.surroundings import CHECKOUT
-from tollgate.errors import TollgateError
+from loadtests.harness import (
+    REPOSITORY,
+    Report,
+    command_parser,
+    run_command,
+    temporary_folder,
+)
 from tollgate.load.surroundings import measured_on
 from tollgate.testing.supervised import Supervised
 
@@ -42,42 +46,42 @@ _GOOD, _RUDE = 4, 24  # callers
 
 def main(arguments: Sequence[str]) -> int:
     """Run, and print the results of the requests."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.small_resources")
+    parser = command_parser("small_resources")
     parser.add_argument("--shm-mib", type=int, default=64)
     parser.add_argument("--files", type=int, default=1024)
     parser.add_argument("--seconds", type=float, default=30.0)
     parser.add_argument("--python", type=Path, default=Path(sys.executable))
-    given = parser.parse_args(arguments)
+    return run_command(parser, arguments, measure=measure)
+
+
+def measure(options: argparse.Namespace) -> Report:
+    """Serve with small resources, and count the results of the requests."""
     limits = (
-        *("unshare", "--mount", "sh", "-c", _MOUNT, str(given.shm_mib)),
-        *("prlimit", f"--nofile={given.files}:{given.files}"),
+        *("unshare", "--mount", "sh", "-c", _MOUNT, str(options.shm_mib)),
+        *("prlimit", f"--nofile={options.files}:{options.files}"),
     )
-    with tempfile.TemporaryDirectory(prefix="small-") as folder:
+    with temporary_folder("small") as folder:
         product = Supervised(
-            CHECKOUT / "model_repository",
-            Path(folder, "state"),
-            python=given.python.absolute(),
+            REPOSITORY,
+            folder / "state",
+            python=options.python.absolute(),
             limits=limits,
         )
         try:
             product.wait(lambda: bool(product.health_url) and product.ready())
             _fill(Path(f"/proc/{product.process.pid}/root/dev/shm"))
-            outcomes = asyncio.run(send(product.grpc_url, given.seconds))
+            outcomes = asyncio.run(send(product.grpc_url, options.seconds))
             recovered = product.recovered_parts()
-        except TollgateError as error:
-            print(f"loadtests.small_resources: {error}", file=sys.stderr)
-            return error.exit_status
         finally:
             product.stop()
-    for outcome, count in outcomes.most_common():
-        print(f"{count:7,}  {outcome}")
-    print(f"recovered: {', '.join(recovered) or 'nothing'}")
-    print(
-        f"{measured_on()}; /dev/shm of {given.shm_mib} MiB, {given.files} files, "
-        f"{given.seconds:g} s"
-    )
-    failed = [one for one in outcomes if one.startswith("good request failed")]
-    return 1 if failed or recovered else 0
+    lines = [f"{count:7,}  {outcome}" for outcome, count in outcomes.most_common()]
+    lines += [
+        f"recovered: {', '.join(recovered) or 'nothing'}",
+        f"{measured_on()}; /dev/shm of {options.shm_mib} MiB, {options.files} files, "
+        f"{options.seconds:g} s",
+    ]
+    failed = any(one.startswith("good request failed") for one in outcomes)
+    return Report("\n".join(lines), ok=not failed and not recovered)
 
 
 def _fill(shm: Path) -> None:

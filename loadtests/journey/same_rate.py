@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from time import perf_counter
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -13,13 +12,12 @@ import numpy.typing as npt
 
 from loadtests.baseline.json_bodies import json_bodies
 from loadtests.journey.stages import Stage
+from loadtests.requests.bodies import fraud_requests
 from loadtests.results.percentiles import Latency, latency_of
 from tollgate.errors import ServerError
 from tollgate.load.arrivals import poisson
 from tollgate.load.asyncio_sender import send
 from tollgate.load.traffic import Traffic
-from tollgate_client.codec import requests_of
-from tollgate_client.columns import FRAUD_INPUTS, check_columns
 
 TIMEOUT_S = 5.0
 _SETTLE_S = 0.05
@@ -66,15 +64,7 @@ def at_rate(
     at_s = poisson(count, rate_per_s=rate_per_s, seed=seed)
     columns = traffic.columns(first, count)
     if stage.grpc:
-        requests: list[Any] = list(
-            requests_of(
-                check_columns(columns, inputs=FRAUD_INPUTS),
-                product="fraud",
-                size=1,
-                dry_run=False,
-                deadline_s=TIMEOUT_S,
-            )
-        )
+        requests = fraud_requests(columns, rows=1, deadline_s=TIMEOUT_S)
         sent = asyncio.run(
             send(requests, at_s=at_s, grpc_url=stage.url, timeout_s=TIMEOUT_S)
         )

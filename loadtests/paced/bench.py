@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
 
+from loadtests import harness
+from loadtests.harness import Population, StoreContents, say
 from loadtests.paced.raw import Server
 from loadtests.paced.troubles import Target
 from loadtests.results.measure import use_now, work_of, work_since
@@ -18,17 +20,10 @@ from loadtests.results.surroundings import measured_with
 from loadtests.servers.proxy import Proxy
 from tollgate.audit.worker.chunk_source import ChunkSource
 from tollgate.errors import StoreError
-from tollgate.load.store_contents import (
-    HISTORY_DAYS,
-    compact_store,
-    fill_store,
-    served_spec,
-    simulated_history,
-)
 from tollgate.load.surroundings import measured_on
-from tollgate.load.traffic import Traffic, traffic_of
+from tollgate.load.traffic import Traffic
 from tollgate.server.processes.redis_server import EmbeddedRedis
-from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.server.serving.embedded import Embedded
 
 # Load the store as the journal's worker does, without sealing segments.
 
@@ -108,21 +103,6 @@ class Bench(msgspec.Struct, frozen=True):
         return measured_on() if self.server is None else measured_with(self.server)
 
 
-class Population(msgspec.Struct, frozen=True):
-    """Number of customers, terminals and days in the history of the store."""
-
-    customers: int = 5_000
-    terminals: int = 10_000
-    days: int = HISTORY_DAYS
-
-    def __str__(self) -> str:
-        """Describe the population as text."""
-        return (
-            f"{self.days} days of {self.customers:,} customers "
-            f"at {self.terminals:,} terminals"
-        )
-
-
 @contextmanager
 def served(
     repository: Path,
@@ -131,7 +111,6 @@ def served(
     folder: Path,
     behind_proxy: bool,
     config_name: str = "",
-    say: Callable[[str], None],
 ) -> Iterator[Bench]:
     """
     Serve a repository with a store that holds a history.
@@ -142,19 +121,12 @@ def served(
         folder: Folder for state and files.
         behind_proxy: True if the store is behind a proxy that can slow it.
         config_name: Named configuration to use where a model has it.
-        say: Called with each stage of progress.
 
     Raises:
         TollgateError: The repository cannot be served.
     """
-    spec = served_spec(repository)
     say("simulating the history")
-    history = simulated_history(
-        spec,
-        customers=population.customers,
-        terminals=population.terminals,
-        days=population.days,
-    )
+    contents = StoreContents(population, repository=repository)
     with ExitStack() as stack:
         proxy, store_url = None, None
         if behind_proxy:
@@ -163,22 +135,20 @@ def served(
             proxy = stack.enter_context(Proxy(redis.socket_path, listen=place))
             store_url = proxy.url
         server = stack.enter_context(
-            serve(
-                repository,
-                state=folder / STATE_FOLDER,
+            harness.served(
+                contents,
+                folder / STATE_FOLDER,
+                repository=repository,
                 store_url=store_url,
                 model_config_name=config_name,
             )
         )
-        say(f"filling the store with {len(history):,} purchases")
-        fill_store(spec, history, store_url=server.store_url)
-        compact_store(server.store_url)
         yield Bench(
             grpc_url=server.grpc_url,
             server=server,
             target=Target(server_pid=server.triton.pid, proxy=proxy),
-            traffic=traffic_of(history, days=population.days),
-            store=f"{len(history):,} purchases, {population}",
+            traffic=contents.traffic,
+            store=f"{len(contents.history):,} purchases, {population}",
             folder=folder,
             repository=repository,
         )
@@ -188,17 +158,11 @@ def remote_bench(
     grpc_url: str, repository: Path, population: Population, *, folder: Path
 ) -> Bench:
     """Take a server at an address; its store may not hold the history."""
-    history = simulated_history(
-        served_spec(repository),
-        customers=population.customers,
-        terminals=population.terminals,
-        days=population.days,
-    )
     return Bench(
         grpc_url=grpc_url,
         server=None,
         target=Target(),
-        traffic=traffic_of(history, days=population.days),
+        traffic=StoreContents(population, repository=repository).traffic,
         store="of its own",
         folder=folder,
         repository=repository,

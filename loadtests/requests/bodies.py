@@ -9,6 +9,7 @@ by their type, ids by the way they are generated.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,32 @@ _LENGTH_BYTES = 4  # before each element of a BYTES tensor
 DEADLINE_S = 1.0  # the client's default deadline
 
 Columns = Mapping[str, npt.NDArray[np.generic]]
+
+
+def fraud_requests(
+    columns: Columns, *, rows: int, product: str = "fraud", deadline_s: float
+) -> list[Any]:
+    """
+    Convert columns to requests of the fraud product.
+
+    Args:
+        columns: Inputs, N x rows values each.
+        rows: Rows per request.
+        product: Name of the ensemble.
+        deadline_s: Deadline of each request, s.
+
+    Returns:
+        N ModelInferRequests.
+    """
+    return list(
+        requests_of(
+            check_columns(columns, inputs=FRAUD_INPUTS),
+            product=product,
+            size=rows,
+            dry_run=False,
+            deadline_s=deadline_s,
+        )
+    )
 
 
 def bodies_of(
@@ -47,12 +74,8 @@ def bodies_of(
         uint8 [B, L].
     """
     first = {name: column[:rows] for name, column in columns.items()}
-    (request,) = requests_of(
-        check_columns(first, inputs=FRAUD_INPUTS),
-        product=product,
-        size=rows,
-        dry_run=False,
-        deadline_s=deadline_s,
+    (request,) = fraud_requests(
+        first, rows=rows, product=product, deadline_s=deadline_s
     )
     if ids is not None:
         request.id = ids[0].decode()

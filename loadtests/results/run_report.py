@@ -21,7 +21,7 @@ class Measured(msgspec.Struct, frozen=True):
     runs: tuple[Run, ...]
 
 
-class Report(msgspec.Struct, frozen=True):
+class LimitReport(msgspec.Struct, frozen=True):
     """
     Results of a complete measurement.
 
@@ -45,12 +45,12 @@ class Report(msgspec.Struct, frozen=True):
 Figure = Callable[[Run], float]
 
 
-def to_json(report: Report) -> bytes:
+def to_json(report: LimitReport) -> bytes:
     """Write all figures as JSON, for programs."""
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
 
 
-def to_markdown(report: Report) -> str:
+def to_markdown(report: LimitReport) -> str:
     """Write the summary as Markdown, for people."""
     around = report.surroundings
     seconds = report.measured[0].runs[0].measured_s
@@ -84,7 +84,7 @@ def _runs(count: int) -> str:
     return "1 run" if count == 1 else f"{count} runs"
 
 
-def _latency_table(report: Report) -> list[str]:
+def _latency_table(report: LimitReport) -> list[str]:
     head = (
         *("rows per request", "in flight", "requests/s", "decisions/s"),
         *("p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "max ms", "errors", "degraded"),
@@ -112,7 +112,7 @@ def _latency_row(one: Measured) -> list[str]:
     ]
 
 
-def _work_table(report: Report) -> list[str]:
+def _work_table(report: LimitReport) -> list[str]:
     head = (
         *(
             "rows per request",
@@ -164,7 +164,7 @@ def _errors(run: Run) -> int:
     return run.tally.refused_rows + sum(run.tally.failures.values())
 
 
-def _notes(report: Report) -> list[str]:
+def _notes(report: LimitReport) -> list[str]:
     """List failures, degraded bits, refused rows and bodies that flow control cut."""
     lines = []
     for one in report.measured:
@@ -180,7 +180,7 @@ def _notes(report: Report) -> list[str]:
     return lines
 
 
-def _commands(report: Report) -> list[str]:
+def _commands(report: LimitReport) -> list[str]:
     from shlex import join
 
     return [

@@ -43,8 +43,8 @@ class Loop(msgspec.Struct):
     alive: bool = False
 
 
-class Report(msgspec.Struct):
-    """Report of one process."""
+class LoopReport(msgspec.Struct):
+    """LoopReport of one process."""
 
     pid: int
     loops: list[Loop]
@@ -108,7 +108,7 @@ class _Injector:
     def _report(self) -> None:
         if not self._loops:
             return
-        report = Report(os.getpid(), list(self._loops.values()))
+        report = LoopReport(os.getpid(), list(self._loops.values()))
         path = self._folder / f"{report.pid}.json"
         new = path.with_suffix(".new")
         new.write_bytes(msgspec.json.encode(report))
@@ -130,9 +130,9 @@ def install(folder: str) -> None:
     threading.Thread(target=injector.live, name=_THREAD, daemon=True).start()
 
 
-def reports(folder: Path) -> list[Report]:
+def reports(folder: Path) -> list[LoopReport]:
     """Read the reports of all processes."""
     return [
-        msgspec.json.decode(path.read_bytes(), type=Report)
+        msgspec.json.decode(path.read_bytes(), type=LoopReport)
         for path in sorted(folder.glob("*.json"))
     ]

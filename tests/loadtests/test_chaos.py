@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from loadtests.chaos import INJECTIONS, ChaosBench, Options, run_all
+from loadtests.chaos import INJECTIONS, ChaosBench, run_all
 from loadtests.results.surroundings import CHECKOUT
 from loadtests.servers.proxy import Proxy
 from tollgate.server.processes.environment import free_port
@@ -25,15 +26,15 @@ pytestmark = pytest.mark.slow
 )
 def test_every_call_is_answered_and_the_model_comes_back(name, client):
     """No call fails; while the fault lasts it shows, and then it ends."""
-    options = Options(
+    options = Namespace(
         calls=600,
-        rate_per_s=50.0,
-        deadline_s=0.25,
+        rate=50.0,
+        deadline_ms=250.0,
         client=client,
         only=name,
-        out=None,
+        command="this test",
     )
-    ((fault, calls),), description = run_all(options, command="this test")
+    ((fault, calls),), description = run_all(options)
     assert fault.name == name
     assert (calls.source >= 0).all()
     during = calls.source[calls.fault_start : calls.fault_end]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+
 import pytest
 
-from loadtests.faults import FAULTS, Options, run_all
+from loadtests.faults import FAULTS, run_all
 
 pytestmark = pytest.mark.slow
 
@@ -16,10 +18,10 @@ def test_every_request_is_answered_and_rows_are_whole_again(name: str) -> None:
 
     When the spool is empty, every value has the bytes of a reference store.
     """
-    options = Options(
-        rate_per_s=100.0, before_s=0.5, fault_s=1.0, after_s=3.0, only=name, out=None
+    options = Namespace(
+        rate=100.0, before=0.5, fault=1.0, after=3.0, only=name, command="this test"
     )
-    (outcome,), description = run_all(options, command="this test")
+    (outcome,), description = run_all(options)
     assert outcome.fault in FAULTS
     assert outcome.sent >= 90
     assert outcome.failed == 0

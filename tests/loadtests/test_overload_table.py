@@ -87,7 +87,7 @@ def test_the_gate_is_the_gateway_without_tls() -> None:
     ("flags", "words"),
     [
         (["--rates", "2", "1"], "--rates: are not above 0 and ascending"),
-        (["--seconds", "0"], "--seconds: 0.0 is not above 0"),
+        (["--seconds", "0"], "--seconds: 0.0 is below 0.1"),
     ],
 )
 def test_flags_that_make_no_sense_are_refused(

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from loadtests import unforeseen
-from loadtests.servers.injection import Loop, Report, reports
+from loadtests.servers.injection import Loop, LoopReport, reports
 from loadtests.unforeseen import (
     Figures,
     LoopFigures,
@@ -93,8 +93,8 @@ def test_loops_of_ended_processes_are_not_alive() -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     found = [
-        Report(os.getpid(), [Loop("a", 2, alive=True), Loop("b", 2)]),
-        Report(ended.pid, [Loop("a", 1, alive=True), Loop("gone", 1, alive=True)]),
+        LoopReport(os.getpid(), [Loop("a", 2, alive=True), Loop("b", 2)]),
+        LoopReport(ended.pid, [Loop("a", 1, alive=True), Loop("gone", 1, alive=True)]),
     ]
     assert loop_figures(found, {"a": 3, "b": 1, "gone": 1, "never": 0}) == [
         LoopFigures("a", 3, 3, 1, 1),

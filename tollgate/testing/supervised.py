@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tollgate.errors import ServerError
-from tollgate.server.address import find_server
+from tollgate.server.address import Address, find_server
 from tollgate.supervisor.fault_log import read_faults
 from tollgate.supervisor.stubs import find_stubs
 
@@ -78,6 +78,19 @@ class Supervised:
     def health_url(self) -> str:
         """Return the address of the admin port; empty until it is printed."""
         return self._printed_value("health").removesuffix("/readyz")
+
+    @property
+    def address(self) -> Address:
+        """
+        Return the address of the server.
+
+        Raises:
+            ServerError: It has not started, or ended.
+        """
+        address = find_server(self.state)
+        if address is None:
+            raise ServerError("tollgate up", "runs no server")
+        return address
 
     def _printed_value(self, name: str) -> str:
         lines = [line.split() for line in self.output.read_text().splitlines()]

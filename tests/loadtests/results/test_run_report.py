@@ -10,8 +10,8 @@ from loadtests.requests.recorded_answers import Tally
 from loadtests.results.measure import Run, Work
 from loadtests.results.percentiles import Latency
 from loadtests.results.run_report import (
+    LimitReport,
     Measured,
-    Report,
     share,
     spread,
     to_json,
@@ -61,9 +61,9 @@ def run_of(requests_per_s: float, *, degraded: int = 0, failed: int = 0) -> Run:
 
 
 @pytest.fixture
-def report() -> Report:
+def report() -> LimitReport:
     """Three runs of one scenario."""
-    return Report(
+    return LimitReport(
         surroundings=MeasurementConditions(
             date="2020-01-02 03:04 UTC",
             commit="abc1234",
@@ -83,7 +83,7 @@ def report() -> Report:
     )
 
 
-def test_figures_are_the_median_and_the_range(report: Report) -> None:
+def test_figures_are_the_median_and_the_range(report: LimitReport) -> None:
     """A percentile is never an average; errors add up, the maximum is the highest."""
     text = to_markdown(report)
     assert (
@@ -97,7 +97,7 @@ def test_figures_are_the_median_and_the_range(report: Report) -> None:
     ) in text
 
 
-def test_a_report_says_under_which_conditions(report: Report) -> None:
+def test_a_report_says_under_which_conditions(report: LimitReport) -> None:
     """Figures without date, commit, machine, versions and command are worth nothing."""
     text = to_markdown(report)
     for words in (
@@ -113,16 +113,16 @@ def test_a_report_says_under_which_conditions(report: Report) -> None:
         assert words in text
 
 
-def test_tables_have_as_many_cells_as_heads(report: Report) -> None:
+def test_tables_have_as_many_cells_as_heads(report: LimitReport) -> None:
     """Otherwise Markdown drops cells silently."""
     lines = to_markdown(report).splitlines()
     tables = [line.count("|") for line in lines if line.startswith("|")]
     assert tables == [tables[0]] * 3 + [tables[3]] * 3
 
 
-def test_json_holds_the_whole_report(report: Report) -> None:
+def test_json_holds_the_whole_report(report: LimitReport) -> None:
     """Programs read what people read, and each run."""
-    assert msgspec.json.decode(to_json(report), type=Report) == report
+    assert msgspec.json.decode(to_json(report), type=LimitReport) == report
 
 
 def test_the_median_of_two_is_a_run_that_was() -> None:
