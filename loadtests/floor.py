@@ -29,8 +29,7 @@ from loadtests.harness import (
     served,
     temporary_folder,
 )
-from loadtests.requests.closed_loop import SCENARIOS
-from loadtests.requests.generator import make_generator
+from loadtests.requests.generator import SCENARIOS, make_generator
 from loadtests.results.measure import LimitBench, Run, measure
 from loadtests.results.surroundings import measured_with
 from tollgate.server.serving.embedded import Embedded

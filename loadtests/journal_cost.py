@@ -28,8 +28,7 @@ from loadtests.harness import (
     served,
     temporary_folder,
 )
-from loadtests.requests.closed_loop import Scenario, pick
-from loadtests.requests.generator import make_generator
+from loadtests.requests.generator import Scenario, make_generator, pick
 from loadtests.results.measure import LimitBench, measure
 from loadtests.results.surroundings import measurement_conditions
 

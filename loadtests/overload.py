@@ -33,8 +33,7 @@ from loadtests.harness import (
 from loadtests.paced.bench import Bench, counting, served
 from loadtests.paced.raw import Server
 from loadtests.paced.requests import write_bodies
-from loadtests.paced.scenario import Phase, Scenario
-from loadtests.paced.schedule import arrivals
+from loadtests.paced.scenario import Phase, Scenario, arrivals
 from tollgate.errors import InputError
 from tollgate.gateway.certificates import make_certificates
 from tollgate.gateway.keys import add_key

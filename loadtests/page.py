@@ -26,10 +26,9 @@ from loadtests.harness import (
 )
 from loadtests.paced.raw import STEPS, About, read_raw
 from loadtests.pages import pictures
-from loadtests.pages.cells import Table
 from loadtests.pages.figures import Figures, Group, figures_of, groups_of
 from loadtests.pages.pictures import figure_of, png_of
-from loadtests.pages.tables import tables_of
+from loadtests.pages.tables import Table, tables_of
 from tollgate.errors import InputError
 from tollgate.templating import render
 

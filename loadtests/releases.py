@@ -29,8 +29,12 @@ from loadtests.harness import (
     temporary_folder,
 )
 from loadtests.requests.bodies import bodies_of
-from loadtests.requests.closed_loop import Scenario
-from loadtests.requests.generator import GeneratorRun, make_generator, run_h2load
+from loadtests.requests.generator import (
+    GeneratorRun,
+    Scenario,
+    make_generator,
+    run_h2load,
+)
 from loadtests.requests.recorded_answers import tally
 from loadtests.results.percentiles import Latency, latency_of
 from loadtests.results.surroundings import CHECKOUT

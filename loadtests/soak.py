@@ -32,8 +32,7 @@ from loadtests.harness import (
     temporary_folder,
 )
 from loadtests.requests.bodies import bodies_of
-from loadtests.requests.closed_loop import Scenario
-from loadtests.requests.generator import TAIL_S, make_generator, run_h2load
+from loadtests.requests.generator import TAIL_S, Scenario, make_generator, run_h2load
 from loadtests.requests.recorded_answers import tally
 from tollgate.errors import ServerError
 from tollgate.load.process_usage import use_of

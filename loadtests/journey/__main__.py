@@ -29,8 +29,7 @@ from loadtests.journey.report import JourneyReport, to_json, to_markdown
 from loadtests.journey.same_rate import AtRate, at_rate
 from loadtests.journey.stages import BATCHED, STAGES, Stage, run_stages
 from loadtests.journey.turns import Plan, Turn, run_turn
-from loadtests.requests.closed_loop import pick
-from loadtests.requests.generator import make_generator
+from loadtests.requests.generator import make_generator, pick
 from tollgate.errors import InputError
 from tollgate.load.surroundings import measured_on
 

@@ -2,23 +2,43 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from loadtests.baseline.clock import read_layers
-from loadtests.baseline.filling import fill_naive, fill_phase1
-from loadtests.baseline.serving import Service, served
+from loadtests.baseline.environment import (
+    FOLDER_VARIABLE,
+    MODEL_VARIABLE,
+    REPOSITORY_VARIABLE,
+)
+from loadtests.baseline.phase1.history import (
+    ENTRY,
+    KEPT_CUSTOMER_US,
+    KEPT_TERMINAL_US,
+    id_of,
+)
 from loadtests.baseline.trees import write_xgboost
+from loadtests.results.surroundings import CHECKOUT
 from tollgate.errors import ServerError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import History
 from tollgate.load.store_contents import compact_store, fill_store, served_spec
 from tollgate.repository.releases.release_file import read_release
+from tollgate.schema import STORE_URL_VARIABLE
+from tollgate.server.processes.child import Child
+from tollgate.server.processes.environment import free_port
+from tollgate.server.processes.listening_ports import listens
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.server.triton import control
@@ -85,7 +105,7 @@ def run_stages(
     model = folder / "model.json"
     version = read_release(repository, product="fraud").versions["fraud_model"]
     write_xgboost(repository / "fraud_model" / str(version), model)
-    known = _fill(spec, history, folder / "known", say=say)
+    known = _filled_store(spec, history, folder / "known", say=say)
     with ExitStack() as stack:
         stages = {}
         for name in names:
@@ -112,7 +132,9 @@ def run_stages(
         yield stages
 
 
-def _fill(spec: FeatureSpec, history: History, state: Path, *, say: Say) -> Path:
+def _filled_store(
+    spec: FeatureSpec, history: History, state: Path, *, say: Say
+) -> Path:
     """Fill a store in Tollgate's layout; return its folder, to be copied."""
     say(f"filling the stores with {len(history):,} purchases")
     with EmbeddedRedis(state) as redis:
@@ -168,3 +190,156 @@ def _tollgate(server: Embedded) -> Stage:
         spent=spent,
         require_alive=require_alive,
     )
+
+
+# Start a service of the baseline, with one worker or several, and its own Redis.
+
+
+_START_S = 60.0
+_GRACE_S = 10.0
+LOG = "service.log"
+
+
+class Service(msgspec.Struct, frozen=True):
+    """
+    A running service.
+
+    Attributes:
+        name: Its stage: naive, phase1, lean or gathered.
+        url: "host:port", HTTP/1.1.
+        folder: Folder of its files.
+        workers: Its worker processes.
+    """
+
+    name: str
+    url: str
+    folder: Path
+    workers: tuple[Child, ...]
+
+
+@contextmanager
+def served(
+    name: str, redis: EmbeddedRedis, *, repository: Path, model: Path, folder: Path
+) -> Iterator[Service]:
+    """
+    Serve one stage until the context ends.
+
+    Args:
+        name: Name of the stage, as in Service.
+        redis: Its store, filled in the layout of the service.
+        repository: The model repository.
+        model: The model as XGBoost's JSON; the first two load it.
+        folder: Folder for its files.
+
+    Raises:
+        ServerError: It does not start.
+    """
+    port = free_port()
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(CHECKOUT), *sys.path]),
+        STORE_URL_VARIABLE: redis.url,
+        FOLDER_VARIABLE: str(folder),
+        MODEL_VARIABLE: str(model),
+        REPOSITORY_VARIABLE: str(repository),
+    }
+    app = f"loadtests.baseline.{name}.app:app"
+    with ExitStack() as stack:
+        workers = []
+        for _ in range(_processes(name)):
+            worker = Child(
+                [sys.executable, "-m", "loadtests.baseline.worker", app, str(port)],
+                name=f"baseline {name}",
+                env=environment,
+                log=folder / LOG,
+            )
+            stack.callback(worker.stop, grace_s=_GRACE_S)
+            workers.append(worker)
+        for worker in workers:
+            _wait(worker, port, folder / LOG)
+        yield Service(name, f"127.0.0.1:{port}", folder, tuple(workers))
+
+
+def _processes(name: str) -> int:
+    """
+    Return the number of workers: one for the first two, one per core for the others.
+    """
+    return 1 if name in ("naive", "phase1") else len(os.sched_getaffinity(0))
+
+
+def _wait(worker: Child, port: int, log: Path) -> None:
+    """Wait until a worker listens, which it does when its application is ready."""
+    until_s = time.monotonic() + _START_S
+    while time.monotonic() < until_s and worker.alive():
+        if listens(worker.pid, port):
+            return
+        time.sleep(0.02)
+    raise ServerError(worker.name, "did not start", log=log.read_text()[-2000:])
+
+
+# Put a history into the stores of the first two services, each in its own layout.
+
+
+_AT_ONCE = 500  # keys in one round trip
+_KEPT_US = {"customer": KEPT_CUSTOMER_US, "terminal": KEPT_TERMINAL_US}
+
+Written = Callable[[npt.NDArray[np.int64]], list[bytes]]
+
+
+def fill_naive(history: History, store_url: str) -> None:
+    """Write JSON, as the `naive` service does."""
+    ids = history.transaction_id
+
+    def written(rows: npt.NDArray[np.int64]) -> list[bytes]:
+        return [
+            json.dumps(
+                {
+                    "id": ids[row].decode(),
+                    "time": int(history.event_time_us[row]),
+                    "amount": int(history.cents[row]) / 100,
+                    "fraud": int(history.label[row] == 1),
+                }
+            ).encode()
+            for row in rows.tolist()
+        ]
+
+    _write_history(history, store_url, written=written)
+
+
+def fill_phase1(history: History, store_url: str) -> None:
+    """Write packed entries, as the `phase1` service does."""
+    entries = np.empty(len(history), ENTRY)
+    entries["id"] = [id_of(one) for one in history.transaction_id]
+    entries["time_us"] = history.event_time_us
+    entries["cents"] = history.cents
+    entries["fraud"] = history.label == 1
+
+    def written(rows: npt.NDArray[np.int64]) -> list[bytes]:
+        return [one.tobytes() for one in entries[rows]]
+
+    _write_history(history, store_url, written=written)
+
+
+def _write_history(history: History, store_url: str, *, written: Written) -> None:
+    """Add every purchase to the sorted sets of its customer and of its terminal."""
+    import redis
+
+    with redis.Redis.from_url(store_url) as store:
+        pipeline = store.pipeline(transaction=False)
+        for number, (key, rows) in enumerate(_keys(history), start=1):
+            times = history.event_time_us[rows].tolist()
+            pipeline.zadd(key, dict(zip(written(rows), times, strict=True)))
+            if number % _AT_ONCE == 0:
+                pipeline.execute()
+        pipeline.execute()
+
+
+def _keys(history: History) -> Iterator[tuple[bytes, npt.NDArray[np.int64]]]:
+    """Yield every key with the purchases that it holds."""
+    end_us = int(history.event_time_us.max())
+    for entity, kept_us in _KEPT_US.items():
+        column = np.array(history.entity_id[f"{entity}_id"], np.bytes_)
+        order = np.argsort(column, kind="stable")
+        order = order[history.event_time_us[order] > end_us - kept_us]
+        names, first = np.unique(column[order], return_index=True)
+        for name, rows in zip(names, np.split(order, first[1:]), strict=True):
+            yield f"{entity}:".encode() + bytes(name), rows

@@ -12,11 +12,12 @@ import numpy.typing as npt
 from loadtests.baseline.json_bodies import json_bodies
 from loadtests.journey.stages import PARTS, Stage
 from loadtests.requests.bodies import bodies_of
-from loadtests.requests.closed_loop import SCENARIOS, Scenario
 from loadtests.requests.generator import (
+    SCENARIOS,
     TAIL_S,
     Generator,
     GeneratorRun,
+    Scenario,
     command_line,
     http_command_line,
     run_h2load,

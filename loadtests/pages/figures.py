@@ -9,18 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from loadtests.paced.raw import STEPS, Raw
-from loadtests.pages.measures import (
-    Calls,
-    Rates,
-    between,
-    latency_in,
-    rates_in,
-    share_in,
-)
-from loadtests.pages.parts import Part, parts_of
 from loadtests.results.percentiles import Latency, latency_of, percentile
 from tollgate.errors import InputError
 from tollgate.latency_budget.busy_share import StepOverlap, at_once
+from tollgate.load.results import ANSWERED, NO_ANSWER
 from tollgate.schema import Degraded
 
 _INVALID = "INVALID_ARGUMENT"  # status of a request with only bad rows
@@ -218,3 +210,128 @@ def _title(one: Figures) -> str:
     rows = f" of {scenario.rows} rows" if scenario.rows > 1 else ""
     label = f"{about.label}: " if about.label else ""
     return f"{label}{about.name} {rate}{rows}"
+
+
+# Cut a run into parts: at its marks, and where the rate changes.
+
+
+_SLICES = 6  # slices of a phase whose rate changes
+
+
+class Part(msgspec.Struct, frozen=True):
+    """
+    A part of a run.
+
+    Attributes:
+        words: Description of the part.
+        from_s: Its beginning, s.
+        until_s: Its end, s.
+        rates: Rates of the requests due in it.
+        latency: Latency of these; None when all failed at once.
+        failed: Requests without an answer.
+        degraded: Share of the decided rows that are degraded.
+        reviewed: Share of the decided rows with the decision review.
+        declined: Share of the decided rows with the decision decline.
+    """
+
+    words: str
+    from_s: float
+    until_s: float
+    rates: Rates
+    latency: Latency | None
+    failed: int
+    degraded: float
+    reviewed: float
+    declined: float
+
+
+def parts_of(raw: Raw) -> tuple[Part, ...]:
+    """Cut a run at its marks, and a changing rate into slices."""
+    scenario, marks = raw.about.scenario, raw.about.marks
+    edges = {mark.at_s for mark in marks} | {scenario.warm_up_s, scenario.seconds}
+    at_s = 0.0
+    for phase in scenario.phases:
+        if phase.to is not None:
+            edges |= set(np.linspace(at_s, at_s + phase.seconds, _SLICES + 1).tolist())
+        at_s += phase.seconds
+    # Round to the microsecond: sums of the same lengths may differ in their last bits.
+    rounded = sorted({round(edge, 6) for edge in edges})
+    measured = [one for one in rounded if scenario.warm_up_s <= one <= round(at_s, 6)]
+    return tuple(
+        _part(raw, measured[place], measured[place + 1])
+        for place in range(len(measured) - 1)
+    )
+
+
+def _part(raw: Raw, from_s: float, until_s: float) -> Part:
+    before = [mark for mark in raw.about.marks if round(mark.at_s, 6) <= from_s]
+    due = raw.calls[between(raw.calls["due_us"], from_s, until_s)]
+    return Part(
+        words=before[-1].words if before else "",
+        from_s=from_s,
+        until_s=until_s,
+        rates=rates_in(raw, from_s, until_s),
+        latency=latency_in(due, raw),
+        failed=int((due["kind"] != 0).sum()),
+        degraded=share_in(due, "degraded"),
+        reviewed=share_in(due, "reviewed"),
+        declined=share_in(due, "declined"),
+    )
+
+
+# Compute rates, latencies and shares of some calls of a run.
+
+
+# Their callers have waited: they count among the latencies, with that time.
+IN_VAIN = (NO_ANSWER, "DEADLINE_EXCEEDED")
+
+Calls = npt.NDArray[np.void]
+Bool = npt.NDArray[np.bool_]
+
+
+class Rates(msgspec.Struct, frozen=True):
+    """Requests and rows per second that were due, and that were answered."""
+
+    requests_due: float
+    decisions_due: float
+    requests: float
+    decisions: float
+
+
+def between(at_us: npt.NDArray[np.int64], from_s: float, until_s: float) -> Bool:
+    """Return a mask of the moments in a span of the run, its end excluded."""
+    return (at_us >= from_s * 1e6) & (at_us < until_s * 1e6)
+
+
+def waited(calls: Calls, raw: Raw) -> Bool:
+    """Return a mask of the calls that have a latency: answered, or timed out."""
+    kinds = raw.about.kinds
+    counted = [
+        place for place, kind in enumerate(kinds) if kind in (ANSWERED, *IN_VAIN)
+    ]
+    return np.isin(calls["kind"], counted)
+
+
+def latency_in(calls: Calls, raw: Raw) -> Latency | None:
+    """Compute the percentiles of the calls' latencies; None when no call has one."""
+    took_us = calls["took_us"][waited(calls, raw)].astype(np.int64)
+    return latency_of(took_us) if len(took_us) else None
+
+
+def rates_in(raw: Raw, from_s: float, until_s: float) -> Rates:
+    """Compute the rates of due requests and of answers in a span of the run."""
+    calls, seconds = raw.calls, until_s - from_s
+    due = between(calls["due_us"], from_s, until_s)
+    came = between(calls["due_us"] + calls["took_us"], from_s, until_s)
+    came &= calls["kind"] == 0
+    return Rates(
+        requests_due=int(due.sum()) / seconds,
+        decisions_due=int(calls["rows"][due].sum()) / seconds,
+        requests=int(came.sum()) / seconds,
+        decisions=int(calls["decided"][came].sum()) / seconds,
+    )
+
+
+def share_in(calls: Calls, column: str) -> float:
+    """Return the share of the decided rows that a column counts."""
+    return int(calls[column].sum()) / max(1, int(calls["decided"].sum()))

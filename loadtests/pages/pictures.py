@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.pages.figures import Figures, Group
-from loadtests.pages.measures import waited
+from loadtests.pages.figures import Figures, Group, waited
 from loadtests.results.percentiles import percentile
 
 if TYPE_CHECKING:

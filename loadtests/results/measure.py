@@ -10,8 +10,13 @@ import msgspec
 import numpy as np
 
 from loadtests.requests.bodies import bodies_of
-from loadtests.requests.closed_loop import Scenario
-from loadtests.requests.generator import TAIL_S, Generator, GeneratorRun, run_h2load
+from loadtests.requests.generator import (
+    TAIL_S,
+    Generator,
+    GeneratorRun,
+    Scenario,
+    run_h2load,
+)
 from loadtests.requests.recorded_answers import Tally, tally
 from loadtests.results.percentiles import Latency, latency_of
 from tollgate.errors import ServerError

@@ -8,8 +8,7 @@ from statistics import median_low
 
 import msgspec
 
-from loadtests.requests.closed_loop import Scenario
-from loadtests.requests.generator import TAIL_S, command_line
+from loadtests.requests.generator import TAIL_S, Scenario, command_line
 from loadtests.results.measure import Run
 from loadtests.results.surroundings import MeasurementConditions
 

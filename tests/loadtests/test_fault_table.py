@@ -5,8 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from loadtests.faults import WHOLE_IN_A_ROW, StoreFault, outcome_of, to_markdown
-from loadtests.servers.store_comparison import StoreComparison
+from loadtests.faults import (
+    WHOLE_IN_A_ROW,
+    StoreComparison,
+    StoreFault,
+    outcome_of,
+    to_markdown,
+)
 from tollgate.load.results import ANSWERED, CALL, NO_ANSWER, Results
 from tollgate.schema import Degraded
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from loadtests.crowd.crowd import Pace, rate_at, users_at
-from loadtests.paced.scenario import Phase, Scenario
-from loadtests.paced.schedule import expected_by
+from loadtests.paced.scenario import Phase, Scenario, expected_by
 
 PEAK = Scenario(
     phases=(

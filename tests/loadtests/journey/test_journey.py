@@ -18,8 +18,7 @@ from loadtests.journey.equal import check, report_stolen, with_long_store_deadli
 from loadtests.journey.same_rate import at_rate
 from loadtests.journey.stages import STAGES, Stage, run_stages
 from loadtests.journey.turns import PARTS, Plan, run_turn
-from loadtests.requests.closed_loop import pick
-from loadtests.requests.generator import make_generator
+from loadtests.requests.generator import make_generator, pick
 from tollgate.errors import ServerError
 from tollgate.history import History
 from tollgate.load.store_contents import HISTORY_DAYS, served_spec, simulated_history

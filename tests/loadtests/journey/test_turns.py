@@ -9,8 +9,7 @@ import pytest
 
 from loadtests.journey.stages import PARTS, Stage
 from loadtests.journey.turns import Plan, in_flight, summarize
-from loadtests.requests.closed_loop import SCENARIOS
-from loadtests.requests.generator import Generator, GeneratorRun, Log
+from loadtests.requests.generator import SCENARIOS, Generator, GeneratorRun, Log
 from loadtests.requests.recorded_answers import RecordedAnswers
 from tollgate.load.process_usage import Use
 from tollgate.load.traffic import Traffic

@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from loadtests.paced.bench import Target, fault_injection, marks_of
 from loadtests.paced.raw import (
     BATCH,
     About,
@@ -19,7 +20,6 @@ from loadtests.paced.raw import (
     write_raw,
 )
 from loadtests.paced.scenario import Phase, Scenario, ScenarioFault
-from loadtests.paced.troubles import Target, fault_injection, marks_of
 from tollgate.errors import InputError
 from tollgate.load.results import CALL
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadtests.requests.closed_loop import SCENARIOS, pick
 from loadtests.requests.generator import (
+    SCENARIOS,
     command_line,
     http_command_line,
     make_generator,
+    pick,
     read_log,
     run_h2load,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from loadtests.requests.closed_loop import SCENARIOS
+from loadtests.requests.generator import SCENARIOS
 from loadtests.requests.recorded_answers import Tally
 from loadtests.results.measure import Run, Work
 from loadtests.results.percentiles import Latency

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import redis
 
-from loadtests.baseline.filling import fill_naive, fill_phase1
 from loadtests.baseline.phase1.history import ENTRY
+from loadtests.journey.stages import fill_naive, fill_phase1
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import history_of
 
