@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tollgate.repository.lint.advisories import ADVISORIES
+from tollgate.repository.lint.exposure import ADVISORIES
 from tollgate.repository.lint.lint_rule import Rule
 from tollgate.repository.lint.linting import RULES, table
 

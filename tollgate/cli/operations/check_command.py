@@ -85,7 +85,7 @@ def check(
     rules: Rules = False,
 ) -> None:
     """Check any Triton repository offline; exit status 1 for warnings, 2 for errors."""
-    from tollgate.repository.lint.advisories import release_of
+    from tollgate.repository.lint.exposure import release_of
     from tollgate.repository.lint.lint_rule import Severity
     from tollgate.repository.lint.linting import Question, lint, table
     from tollgate.repository.lint.start_line import read_server_command_line

@@ -17,19 +17,8 @@ from tollgate.errors import PolicyError
 from tollgate.repository.configs import NAMED_CONFIGS, require_config_name
 from tollgate.repository.findings import Finding, collecting
 from tollgate.repository.gate_limits import read_gates
-from tollgate.repository.lint import (
-    execution,
-    exposure,
-    graphs,
-    layout,
-    product_rules,
-    queues,
-    trial,
-    version_rules,
-    wire_rules,
-)
+from tollgate.repository.lint import exposure, model_rules, product_rules
 from tollgate.repository.lint.lint_rule import Rule, Severity
-from tollgate.repository.lint.product_rules import product_findings
 from tollgate.repository.lint.start_line import ServerCommandLine
 from tollgate.repository.lint.view import (
     View,
@@ -40,23 +29,11 @@ from tollgate.repository.lint.view import (
 from tollgate.repository.slo import read_slo
 from tollgate.repository.snapshot import RepositorySnapshot
 
-_FAMILIES = (
-    layout,
-    wire_rules,
-    queues,
-    version_rules,
-    execution,
-    graphs,
-    product_rules,
-    trial,
-    exposure,
-)
-
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         rule.code: rule
         for rule in sorted(
-            (rule for family in _FAMILIES for rule in family.RULES),
+            (*model_rules.RULES, *product_rules.RULES, *exposure.RULES),
             key=lambda rule: rule.code,
         )
     }
@@ -297,9 +274,6 @@ class Places:
         return text.count("\n", 0, found.end()) + 1 if found else 0
 
 
-_MODEL_FAMILIES = (layout, wire_rules, queues, version_rules, execution)
-
-
 class Issue(msgspec.Struct, frozen=True):
     """
     A finding with its rule.
@@ -375,10 +349,8 @@ def lint(question: Question) -> Report:
     view = _view(question, findings=findings)
     for product in view.products:
         snapshot = _snapshot_for(question, product, view=view)
-        findings += product_findings(snapshot, product=product)
-    for family in _MODEL_FAMILIES:
-        findings += family.findings(view)
-    findings += trial.findings(view)
+        findings += product_rules.product_findings(snapshot, product=product)
+    findings += model_rules.findings(view)
     findings += _server_findings(question, view=view)
     places = Places()
     # A product's own check and the rules for all models may find the same.
@@ -452,7 +424,7 @@ def _server_findings(question: Question, *, view: View) -> Iterator[Finding]:
         yield from exposure.release_findings(
             release, line=line, file=file, at_line=at_line
         )
-        yield from graphs.findings(view, release=release)
+        yield from model_rules.graph_findings(view, release=release)
 
 
 def _issue(finding: Finding, *, view: View, places: Places) -> Issue:

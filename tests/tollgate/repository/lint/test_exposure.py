@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 
 from tollgate.errors import InputError
-from tollgate.repository.lint.advisories import ADVISORIES, known_for, release_of
-from tollgate.repository.lint.exposure import findings, release_findings
+from tollgate.repository.lint.exposure import (
+    ADVISORIES,
+    findings,
+    known_for,
+    release_findings,
+    release_of,
+)
 from tollgate.repository.lint.linting import RULES
 from tollgate.repository.lint.start_line import (
     ServerCommandLine,

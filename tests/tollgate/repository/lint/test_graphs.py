@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from tollgate.repository.lint.graphs import Header, read_header
 from tollgate.repository.lint.linting import Question, lint
+from tollgate.repository.lint.model_rules import Header, read_header
 from tollgate.repository.models.targets import OURS, TARGETS
 
 Write = Callable[[Mapping[str, str]], Path]
