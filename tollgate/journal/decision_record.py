@@ -1,7 +1,7 @@
 """
 Encode and decode records of decisions as compact, columnar chunks.
 
-A chunk consists of a seal (seal.py), a header, the names and the columns. An integer
+A chunk consists of a seal, a header, the names and the columns. An integer
 column, such as the lengths of ids, is stored as its smallest value and the differences
 to it, in as many bytes as the largest difference needs; in none if all values are
 equal. Floats and fingerprints are stored as they are, ids and codes one after the

@@ -33,7 +33,7 @@ from tollgate.store.lookups import (
 )
 from tollgate.store.redis.redis_store import RedisStore, describe_error
 from tollgate.stream.events import LABEL, PURCHASE, EventCodec
-from tollgate.stream.source import Buried, Message, Source
+from tollgate.stream.source import DeadLetter, Message, Source
 from tollgate.worker import run_until_idle
 
 log = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class Tally(msgspec.Struct):
     batches: int = 0
     applied: int = 0
     duplicates: int = 0
-    buried: int = 0
+    dead_letters: int = 0
     retries: int = 0
 
 
@@ -148,7 +148,7 @@ class StreamConsumer:
             self._count(kind, outcome)
             refused |= {at[row]: reason for row, reason in outcome.refused()}
         self._metrics.apply_s.observe(time.monotonic() - started_s)
-        self._bury(messages, refused)
+        self._add_dead_letters(messages, refused)
         self._metrics.count("unknown", "poison", len(decoded.poison))
         for feed, at, time_us in (
             (PURCHASES, decoded.purchase_at, decoded.purchases.event_time_us),
@@ -160,13 +160,15 @@ class StreamConsumer:
                 if self._marks is not None:
                     self._marks.applied(feed, partitions, time_us)
 
-    def _bury(self, messages: Sequence[Message], refused: dict[int, str]) -> None:
+    def _add_dead_letters(
+        self, messages: Sequence[Message], refused: dict[int, str]
+    ) -> None:
         if not refused:
             return
-        self._source.bury(
-            [Buried(messages[at], reason) for at, reason in sorted(refused.items())]
+        self._source.add_dead_letters(
+            [DeadLetter(messages[at], reason) for at, reason in sorted(refused.items())]
         )
-        self.tally.buried += len(refused)
+        self.tally.dead_letters += len(refused)
         log.warning("%d of %d events are dead letters", len(refused), len(messages))
 
     def _count(self, kind: str, outcome: WriteOutcome) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tollgate.errors import InputError, StoreError
-from tollgate.stream.source import Buried, Message
+from tollgate.stream.source import DeadLetter, Message
 
 # Measure how far a Kafka consumer is from the end of its partitions.
 #
@@ -62,7 +62,7 @@ class KafkaEnds:
         Raises:
             StoreError: The cluster does not reply.
         """
-        with self._asking():
+        with self._mapped_errors():
             held = self._held()
             places = self._places(held)
             ends = self._offsets(held, _LATEST)
@@ -79,7 +79,7 @@ class KafkaEnds:
         Raises:
             StoreError: The cluster does not reply.
         """
-        with self._asking():
+        with self._mapped_errors():
             held = self._held()
             places = self._places(held)
             self._note_reached(places)
@@ -137,7 +137,7 @@ class KafkaEnds:
         return [make(self._topic, partition, offset) for partition in partitions]
 
     @contextlib.contextmanager
-    def _asking(self) -> Iterator[None]:
+    def _mapped_errors(self) -> Iterator[None]:
         """Map Kafka's errors, and do not query an unavailable cluster for a while."""
         if time.monotonic() < self._away_until_s:
             raise StoreError("the feed did not answer a moment ago")
@@ -282,14 +282,14 @@ class KafkaSource:
             messages.append(Message(one.value() or b"", position, at[1]))
         return messages
 
-    def bury(self, buried: Sequence[Buried]) -> None:
+    def add_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         """Produce messages to the topic of dead letters, acknowledged by all."""
-        letters = []
-        for one in buried:
+        messages = []
+        for one in letters:
             headers = {"reason": one.reason, "position": one.message.position}
-            letters.append((one.message.value, {"headers": headers}))
+            messages.append((one.message.value, {"headers": headers}))
         topic = self.name + DEAD_LETTERS_SUFFIX
-        if why := _produce(self._producer, topic, letters, timeout_s=_TIMEOUT_S):
+        if why := _produce(self._producer, topic, messages, timeout_s=_TIMEOUT_S):
             raise StoreError(f"dead letters cannot be written: {why}")
 
     def commit(self) -> None:

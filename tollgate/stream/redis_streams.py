@@ -22,7 +22,7 @@ from tollgate.errors import InputError, StoreError
 from tollgate.store.redis.redis_store import describe_error
 from tollgate.store.redis.store_address import open_client
 from tollgate.stream.redis_group import StreamGroup
-from tollgate.stream.source import Buried, Message
+from tollgate.stream.source import DeadLetter, Message
 
 # Lease the partitions of a Redis feed: each belongs to one consumer at a time.
 
@@ -219,10 +219,10 @@ class RedisSource:
             raise StoreError(f"the feed cannot be read: {describe_error(exc)}") from exc
         return found
 
-    def bury(self, buried: Sequence[Buried]) -> None:
+    def add_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         """Append messages to the stream of dead letters."""
         pipe = self._redis.pipeline(transaction=False)
-        for one in buried:
+        for one in letters:
             entry = {
                 FIELD: one.message.value,
                 b"reason": one.reason.encode(),

@@ -23,7 +23,7 @@ class Message(msgspec.Struct, frozen=True):
     partition: int = 0
 
 
-class Buried(msgspec.Struct, frozen=True):
+class DeadLetter(msgspec.Struct, frozen=True):
     """Hold a message for the dead letters, and the reason."""
 
     message: Message
@@ -46,11 +46,11 @@ class Source(Protocol):
     def poll(self, *, most: int, wait_s: float) -> Sequence[Message]:
         """Return up to `most` messages; none when none came within the wait."""
 
-    def bury(self, buried: Sequence[Buried]) -> None:
+    def add_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         """Store messages as dead letters; durable when it returns."""
 
     def commit(self) -> None:
-        """Acknowledge all messages polled so far; they are applied or buried."""
+        """Acknowledge all messages polled so far; they are applied or dead letters."""
 
     def backlog(self) -> int:
         """Count the pending messages in this consumer's partitions."""

@@ -288,7 +288,7 @@ def test_feed_and_stream_need_no_more_than_their_lines(
     consumer.step(stopped, wait_s=0.01)
     source.close()
     store.close()
-    assert (consumer.tally.applied, consumer.tally.buried) == (4, 1)
+    assert (consumer.tally.applied, consumer.tally.dead_letters) == (4, 1)
     assert consumer.tally.retries == 0
     assert refused(root) == []
 

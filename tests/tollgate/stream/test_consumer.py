@@ -1,4 +1,4 @@
-"""A consumer over real feeds: what lands, what is buried, what survives."""
+"""A consumer over real feeds: applied events, dead letters, and restarts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_cannot_be_applied_is_buried_with_the_reason(
     consumer = consumer_of(source())
     drain(consumer, sent)
     buried = dead()
-    assert consumer.tally.buried == len(buried) == 4
+    assert consumer.tally.dead_letters == len(buried) == 4
     reasons = [one["reason"] for one in buried]
     assert sorted(reasons)[0].startswith("JSON") or "event" in " ".join(reasons)
     assert TOO_LATE in reasons

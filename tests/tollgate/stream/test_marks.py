@@ -16,7 +16,7 @@ from tollgate.store.lookups import (
 )
 from tollgate.store.redis.redis_store import RedisStore
 from tollgate.stream.consumer import FeedMarks, StreamMetrics
-from tollgate.stream.source import Buried, Message
+from tollgate.stream.source import DeadLetter, Message
 
 
 class Reading:
@@ -32,7 +32,7 @@ class Reading:
         """Give nothing."""
         return []
 
-    def bury(self, buried: list[Buried]) -> None:
+    def add_dead_letters(self, letters: list[DeadLetter]) -> None:
         """Keep nothing."""
 
     def commit(self) -> None:

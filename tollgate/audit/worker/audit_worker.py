@@ -54,7 +54,7 @@ class SealCounts(msgspec.Struct):
     chunks: int = 0
     records: int = 0
     segments: int = 0
-    buried: int = 0
+    dead_letters: int = 0
     retries: int = 0
 
 
@@ -156,7 +156,7 @@ class JournalWorker:
             except JournalError as exc:
                 self._source.add_dead_letter(one, str(exc))
                 log.warning("entry %s is a dead letter: %s", one.id.decode(), exc)
-                self.tally.buried += 1
+                self.tally.dead_letters += 1
                 if self._metrics is not None:
                     self._metrics.dead_letters.inc()
             self._ids.append(one.id)

@@ -169,7 +169,7 @@ def run(
     tally = worker.tally
     console.out.print(
         f"sealed {tally.records:,} decisions in {tally.segments:,} segments; "
-        f"dead letters {tally.buried:,}, retries {tally.retries:,}",
+        f"dead letters {tally.dead_letters:,}, retries {tally.retries:,}",
         highlight=False,
     )
 

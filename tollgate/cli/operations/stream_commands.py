@@ -204,7 +204,7 @@ def _run(consumer: StreamConsumer, source: Source, *, until_idle: bool) -> None:
 def _tally_text(tally: Tally) -> str:
     return (
         f"applied {tally.applied:,}, had already {tally.duplicates:,}, "
-        f"dead letters {tally.buried:,}, retries {tally.retries:,}"
+        f"dead letters {tally.dead_letters:,}, retries {tally.retries:,}"
     )
 
 

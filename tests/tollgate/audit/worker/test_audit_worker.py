@@ -113,7 +113,7 @@ def test_damaged_chunk_becomes_a_dead_letter(
     damaged[-1] ^= 1
     send(redis_client, bytes(damaged), b"", encode_chunk(made(3)))
     worker = work(open_journal(), store_url)
-    assert (worker.tally.buried, worker.tally.records) == (2, 3)
+    assert (worker.tally.dead_letters, worker.tally.records) == (2, 3)
     (first, second) = redis_client.xrange(STREAM + b":dead-letters")
     assert first[1][CHUNK_FIELD] == bytes(damaged)
     assert b"checksum" in first[1][b"reason"]
@@ -197,7 +197,7 @@ def test_documented_redis_rights_suffice(
         worker = work(open_journal(), url)
     finally:
         redis_client.execute_command("ACL", "DELUSER", command[2])
-    assert (worker.tally.records, worker.tally.buried) == (3, 1)
+    assert (worker.tally.records, worker.tally.dead_letters) == (3, 1)
     assert worker.tally.retries == 0
     assert redis_client.xlen(STREAM) == 0
 
