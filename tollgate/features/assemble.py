@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,7 +22,7 @@ from tollgate.features.spec.spec_definition import (
     Window,
 )
 from tollgate.features.windows.entity_entries import MISSING
-from tollgate.features.windows.window_values import Sums, demands_of, over_windows
+from tollgate.features.windows.window_values import Demand, Sums, demands_of
 from tollgate.schema import AMOUNT, EVENT_TIME, floats_at, plain_numbers
 
 # Compute features from two other features: ratio, difference, rate of change.
@@ -173,6 +174,50 @@ _CENTS = 2  # decimals of an amount
 _MICROSECONDS = 6
 
 
+class Assembler:
+    """
+    Compute the feature vectors of one spec; reads the spec once, for many batches.
+
+    Args:
+        spec: Names the features and their order.
+    """
+
+    def __init__(self, spec: FeatureSpec) -> None:
+        self.spec = spec
+        self.demands = [demands_of(one) for one in spec.features]
+        # Windows of one entity and aggregate are computed together.
+        self.windows = _common_windows(spec, self.demands)
+        together = {column for one in self.windows for column in one.members}
+        self.without_sums = [
+            (column, one)
+            for column, one in enumerate(spec.features)
+            if column not in spec.numbers
+        ]
+        self.with_sums = [one for one in self.without_sums if one[0] not in together]
+
+    def assemble(
+        self,
+        *,
+        cents: I64,
+        time_us: I64,
+        sums: Sequence[Sums],
+        fields: Fields = NO_FIELDS,
+        tables: TableColumns = NO_TABLES,
+        run: Run = run_hook,
+    ) -> F64:
+        """Compute the vectors of N purchases; see the function `assemble`."""
+        batch = _Batch(
+            self,
+            cents=cents,
+            time_us=time_us,
+            sums=sums,
+            fields=fields,
+            tables=tables,
+            run=run,
+        )
+        return batch.fill()
+
+
 def assemble(
     spec: FeatureSpec,
     *,
@@ -201,16 +246,9 @@ def assemble(
     Raises:
         HookError: The hook failed.
     """
-    batch = _Batch(
-        spec,
-        cents=cents,
-        time_us=time_us,
-        sums=sums,
-        fields=fields,
-        tables=tables,
-        run=run,
+    return Assembler(spec).assemble(
+        cents=cents, time_us=time_us, sums=sums, fields=fields, tables=tables, run=run
     )
-    return batch.fill()
 
 
 def defaults(
@@ -239,12 +277,84 @@ def defaults(
     )
 
 
+class _Windows(msgspec.Struct, frozen=True):
+    """
+    Name the columns that are windows of one entity and aggregate.
+
+    Attributes:
+        entity: Index of the entity.
+        aggregate: Name of the aggregate.
+        members: The columns.
+        columns: The same as an index.
+        windows: Index of their windows among the entity's.
+        ranges: Columns that are clipped, and their ranges.
+    """
+
+    entity: int
+    aggregate: Window
+    members: tuple[int, ...]
+    columns: list[int] | slice
+    windows: list[int] | slice
+    ranges: list[tuple[int, tuple[float, float]]]
+
+
+def _common_windows(
+    spec: FeatureSpec, demands: Sequence[Sequence[Demand]]
+) -> list[_Windows]:
+    """Group the columns for which the sums that all windows share are enough."""
+    groups: dict[tuple[int, Window], list[int]] = {}
+    for column, one in enumerate(spec.features):
+        if one.aggregate is not None and not demands[column]:
+            groups.setdefault((one.entity, one.aggregate), []).append(column)
+    return [
+        _Windows(
+            entity=entity,
+            aggregate=aggregate,
+            members=tuple(columns),
+            columns=_index(columns),
+            windows=_index([spec.features[column].window for column in columns]),
+            ranges=[
+                (column, limits)
+                for column in columns
+                if (limits := spec.features[column].range) is not None
+            ],
+        )
+        for (entity, aggregate), columns in groups.items()
+    ]
+
+
+def _index(places: list[int]) -> list[int] | slice:
+    """Return places as a slice, which NumPy copies faster, if their steps are equal."""
+    step = places[1] - places[0] if len(places) > 1 else 1
+    last = places[0] + step * (len(places) - 1)
+    if step > 0 and places == list(range(places[0], last + 1, step)):
+        return slice(places[0], last + 1, step)
+    return places
+
+
+def over_windows(aggregate: str, sums: Sums) -> F64 | I64:
+    """Compute one aggregate over all windows of an entity; [N, W]."""
+    if aggregate == "count":
+        return sums.count
+    if aggregate == "sum":
+        return sums.cents / 100.0
+    if aggregate == "flagged":
+        return sums.fraud
+    # The sums of an empty window are 0, and so are the values computed from them.
+    whole = np.maximum(sums.count, 1)
+    # One division: cents and counts are exact, so the ratio is rounded once.
+    ratio: F64 = (
+        sums.cents / (whole * 100) if aggregate == "mean" else sums.fraud / whole
+    )
+    return ratio
+
+
 class _Batch:
     """Fill the vectors of one batch column by column."""
 
     def __init__(
         self,
-        spec: FeatureSpec,
+        plan: Assembler,
         *,
         cents: I64,
         time_us: I64,
@@ -253,8 +363,9 @@ class _Batch:
         tables: TableColumns,
         run: Run,
     ) -> None:
-        self.features = np.empty((len(cents), len(spec.features)), np.float64)
-        self._spec = spec
+        self.features = np.empty((len(cents), len(plan.spec.features)), np.float64)
+        self._plan = plan
+        self._spec = plan.spec
         self._cents = cents
         self._time_us = time_us
         self._sums = sums
@@ -262,27 +373,31 @@ class _Batch:
         self._tables = tables
         self._run = run
         self._given: Outputs | None = None  # output of the hook, after it ran
-        # By entity, aggregate and source: all windows; [N, W].
-        self._made: dict[tuple[int, Window | None, str | None], F64 | I64] = {}
         self._unknown: dict[int, Bool] = {}  # column -> rows with its default
 
     def fill(self) -> F64:
         """Compute all columns, in their order; [N, F]."""
-        features = self.features
+        features, plan = self.features, self._plan
         numbers = self._spec.numbers
         if numbers:
             self._sent(list(numbers), list(numbers.values()))
-        for column, feature in enumerate(self._spec.features):
-            # Most columns are windows of an aggregate that an earlier column computed
-            # for all.
-            made = self._made.get((feature.entity, feature.aggregate, feature.of))
-            if made is not None:
-                features[:, column] = made[:, feature.window]
-            elif column not in numbers:
-                unknown = self._fill(column, feature)
-                if unknown is not None and unknown.any():
-                    features[unknown, column] = feature.default
-                    self._unknown[column] = unknown
+            for column in numbers:
+                limits = self._spec.features[column].range
+                if limits is not None:
+                    np.clip(features[:, column], *limits, features[:, column])
+        columns = plan.without_sums
+        if self._sums:
+            columns = plan.with_sums
+            for one in plan.windows:
+                made = over_windows(one.aggregate, self._sums[one.entity])
+                features[:, one.columns] = made[:, one.windows]
+                for column, limits in one.ranges:
+                    np.clip(features[:, column], *limits, features[:, column])
+        for column, feature in columns:
+            unknown = self._fill(column, feature)
+            if unknown is not None and unknown.any():
+                features[unknown, column] = feature.default
+                self._unknown[column] = unknown
             if feature.range is not None:
                 np.clip(features[:, column], *feature.range, features[:, column])
         return features
@@ -290,7 +405,7 @@ class _Batch:
     def _fill(self, column: int, feature: Feature) -> Bool | None:
         """Compute one column; return the rows that have no value."""
         if feature.aggregate is not None:
-            return self._aggregate(column, feature, feature.aggregate)
+            return self._aggregate(column, feature)
         if feature.calendar is not None:
             self.features[:, column] = _calendar(feature.calendar, self._time_us)
             return None
@@ -328,21 +443,13 @@ class _Batch:
             self.features[unknown[at], column] = self._spec.features[column].default
             self._unknown[column] = unknown[at]
 
-    def _aggregate(
-        self, column: int, feature: Feature, aggregate: Window
-    ) -> Bool | None:
+    def _aggregate(self, column: int, feature: Feature) -> Bool | None:
         """Fill a column from windows; return the rows whose window has no value."""
         if not self._sums:
             return np.ones(len(self._cents), np.bool_)
-        sums = self._sums[feature.entity]
-        demands = demands_of(feature)
-        if demands:
-            answers = [sums.others[demand] for demand in demands]
-            return self._other(column, feature, answers)
-        made = over_windows(aggregate, sums)
-        self._made[feature.entity, aggregate, feature.of] = made
-        self.features[:, column] = made[:, feature.window]
-        return None
+        others = self._sums[feature.entity].others
+        answers = [others[demand] for demand in self._plan.demands[column]]
+        return self._other(column, feature, answers)
 
     def _other(
         self, column: int, feature: Feature, answers: Sequence[I64]

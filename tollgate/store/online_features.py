@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from tollgate.features import assemble
+from tollgate.features.assemble import Assembler
 from tollgate.features.feature_tables import TableColumns
 from tollgate.features.hook.hook_run import HookGuard
 from tollgate.features.spec.feature_spec import FeatureSpec
@@ -27,12 +27,13 @@ from tollgate.features.windows.entity_entries import (
     unpack_values,
 )
 from tollgate.features.windows.window_values import (
+    Demand,
     Places,
     Rows,
-    Sums,
     compute_demands,
     entity_demands,
     find_places,
+    look_back,
     window_sums,
 )
 from tollgate.schema import MAX_BATCH_ROWS, Applied, Degraded
@@ -104,6 +105,7 @@ class Reader:
 
     def __init__(self, spec: FeatureSpec) -> None:
         self._spec = spec
+        self._assembler = Assembler(spec)
         self.guard = HookGuard(spec)
         if not spec.entities:
             return
@@ -117,7 +119,7 @@ class Reader:
     def read(self, packed: Packed, answer: Answer) -> Vectors:
         """Read all entities' windows in one pass: row n of entity e is e * N + n."""
         if not self._spec.entities:
-            return _without_windows(self._spec, packed.purchases, guard=self.guard)
+            return self._without_windows(packed)
         entries, batch, call = packed.entries, packed.purchases, packed.call
         columns = None
         if self._width is not None:
@@ -126,17 +128,14 @@ class Reader:
         entities, count = len(call.code), len(batch)
         known = count < len(self._reach)
         reach = self._reach[count] if known else _repeated(self._reach[1], count)
+        codes = zip(call.code, call.first_key[:-1], strict=True)
         rows = Rows(
-            entity=np.concatenate(
-                [
-                    code + first
-                    for code, first in zip(call.code, call.first_key[:-1], strict=True)
-                ]
-            ),
+            entity=np.concatenate([code + first for code, first in codes]),
             time_us=np.concatenate([batch.event_time_us] * entities),
             order=np.concatenate([order_of(entries)] * entities),
             delay_us=reach.delay_us,
             windows_us=reach.windows_us,
+            back_us=reach.back_us,
         )
         places = find_places(values.entries, rows)
         sums = window_sums(values.entries, rows, places=places)
@@ -148,32 +147,33 @@ class Reader:
             bits |= (status == _TOO_LATE) * _EVENT_TOO_LATE
             applied = worst(status)
         degraded = np.bitwise_or.reduce(bits, axis=0)
-        features = assemble.assemble(
-            self._spec,
+        parts = []
+        for entity, demands in enumerate(self._demands):
+            part = slice(entity * count, (entity + 1) * count)
+            own = sums.part(part)
+            if demands:
+                keys = call.first_key[entity : entity + 2]
+                others = self._others(
+                    entity, values.entries, rows, places, part=part, keys=keys
+                )
+                own = replace(own, others=others)
+            parts.append(own)
+        features = self._assembler.assemble(
             cents=batch.cents,
             time_us=batch.event_time_us,
-            sums=[
-                self._sums(
-                    entity,
-                    values.entries,
-                    rows,
-                    places,
-                    keys=call.first_key[entity : entity + 2],
-                    sums=sums,
-                )
-                for entity in range(entities)
-            ],
+            sums=parts,
             fields=batch.fields,
             tables=packed.tables,
             run=self.guard.run,
         )
-        self.guard.mark(degraded)
-        if values.corrupt.any():
+        if self._spec.hook is not None:
+            self.guard.mark(degraded)
+        if np.logical_or.reduce(values.corrupt):
             corrupt = (degraded & _STATE_CORRUPT) != 0
-            features[corrupt] = assemble.defaults(
-                self._spec,
+            features[corrupt] = self._assembler.assemble(
                 cents=batch.cents[corrupt],
                 time_us=batch.event_time_us[corrupt],
+                sums=(),
                 fields={name: one[corrupt] for name, one in batch.fields.items()},
                 tables={name: one[corrupt] for name, one in packed.tables.items()},
                 run=self.guard.run,
@@ -181,51 +181,48 @@ class Reader:
             self.guard.mark(degraded, corrupt)
         return Vectors(features=features, degraded=degraded, applied=applied)
 
-    def _sums(
+    def defaults(self, packed: Packed) -> npt.NDArray[np.float64]:
+        """Return the vectors of purchases of unknown entities; float64 [N, F]."""
+        purchases = packed.purchases
+        return self._assembler.assemble(
+            cents=purchases.cents,
+            time_us=purchases.event_time_us,
+            sums=(),
+            fields=purchases.fields,
+            tables=packed.tables,
+            run=self.guard.run,
+        )
+
+    def _without_windows(self, packed: Packed) -> Vectors:
+        """Return the vectors of purchases that have nothing in the store."""
+        count = len(packed.purchases)
+        features = self.defaults(packed)
+        degraded = np.zeros(count, np.uint32)
+        self.guard.mark(degraded)
+        return Vectors(
+            features=features, degraded=degraded, applied=np.full(count, _NO)
+        )
+
+    def _others(
         self,
         entity: int,
         entries: Entries,
         rows: Rows,
         places: Places,
         *,
+        part: slice,
         keys: list[int],
-        sums: Sums,
-    ) -> Sums:
-        """
-        Return the sums of one entity's rows, with its features' other values.
-        """
-        count = len(rows.time_us) // len(self._demands)
-        part = slice(entity * count, (entity + 1) * count)
-        demands = self._demands[entity]
-        if not demands:
-            return sums.part(part)
+    ) -> dict[Demand, I64]:
+        """Compute the values of one entity's windows that features need besides."""
         first, last = keys
         own = slice(int(entries.starts[first]), int(entries.starts[last]))
-        others = compute_demands(
+        return compute_demands(
             entries.part(first, last),
             rows.part(part, first=first),
             places.part(part, own),
             columns=self._spec.entities[entity].columns,
-            demands=demands,
+            demands=self._demands[entity],
         )
-        return msgspec.structs.replace(sums.part(part), others=others)
-
-
-def _without_windows(
-    spec: FeatureSpec, batch: Purchases, *, guard: HookGuard
-) -> Vectors:
-    """Return the vectors of purchases that have nothing in the store."""
-    count = len(batch)
-    features = assemble.defaults(
-        spec,
-        cents=batch.cents,
-        time_us=batch.event_time_us,
-        fields=batch.fields,
-        run=guard.run,
-    )
-    degraded = np.zeros(count, np.uint32)
-    guard.mark(degraded)
-    return Vectors(features=features, degraded=degraded, applied=np.full(count, _NO))
 
 
 class _Reach(msgspec.Struct, frozen=True):
@@ -233,6 +230,7 @@ class _Reach(msgspec.Struct, frozen=True):
 
     delay_us: I64
     windows_us: I64
+    back_us: I64
     longest_us: I64
     horizon_us: I64
 
@@ -249,6 +247,7 @@ def _reach_of(spec: FeatureSpec) -> _Reach:
     return _Reach(
         delay_us=delay_us,
         windows_us=windows_us,
+        back_us=look_back(delay_us, windows_us),
         longest_us=delay_us + windows_us.max(axis=0),
         horizon_us=np.array([one.horizon_us for one in entities], np.int64),
     )
@@ -258,6 +257,7 @@ def _repeated(reach: _Reach, count: int) -> _Reach:
     return _Reach(
         delay_us=reach.delay_us.repeat(count),
         windows_us=reach.windows_us.repeat(count, axis=1),
+        back_us=reach.back_us.repeat(count, axis=1),
         longest_us=reach.longest_us.repeat(count),
         horizon_us=reach.horizon_us.repeat(count),
     )
@@ -271,13 +271,13 @@ def _degraded(
     truncated = begin_us < values.watermark_us[rows.entity] - reach.horizon_us
     bits: npt.NDArray[np.uint32] = (upto <= 1) * _COLD_START
     bits |= truncated * _EVENT_TOO_LATE
-    if values.overflow.any():
+    if np.logical_or.reduce(values.overflow):
         # A value that once dropped events is complete again when its windows start
         # later.
         dropped = values.overflow[rows.entity] > 0
         dropped &= begin_us < values.dropped_us[rows.entity]
         bits |= dropped * _WINDOW_OVERFLOW
-    if values.corrupt.any():
+    if np.logical_or.reduce(values.corrupt):
         bits |= values.corrupt[rows.entity] * _STATE_CORRUPT
     return bits
 
@@ -393,3 +393,7 @@ class OnlineFeatures:
     def read(self, packed: Packed, answer: Answer) -> Vectors:
         """Read the vectors of a packed batch from the store's reply."""
         return self._reader.read(packed, answer)
+
+    def defaults(self, packed: Packed) -> npt.NDArray[np.float64]:
+        """Return the vectors of a packed batch of unknown entities; float64 [N, F]."""
+        return self._reader.defaults(packed)

@@ -173,12 +173,12 @@ class FeatureSpec(msgspec.Struct, frozen=True, dict=True):
         """Return the columns of `features` [N, F], in order."""
         return tuple(feature.name for feature in self.features)
 
-    @property
+    @functools.cached_property
     def entity_names(self) -> tuple[str, ...]:
         """Return the entities, in the order of the file."""
         return tuple(entity.name for entity in self.entities)
 
-    @property
+    @functools.cached_property
     def field_names(self) -> tuple[str, ...]:
         """Return the declared fields, in the order of the file."""
         return tuple(field.name for field in self.fields)
@@ -189,7 +189,7 @@ class FeatureSpec(msgspec.Struct, frozen=True, dict=True):
         money = (AMOUNT,) if self.amount else ()
         return (*self.id_names, *money, EVENT_TIME)
 
-    @property
+    @functools.cached_property
     def id_names(self) -> tuple[str, ...]:
         """Return the columns that hold ids."""
         return (TRANSACTION_ID, *(entity.key for entity in self.entities))

@@ -9,7 +9,6 @@ the layout is tollgate/store/apply.lua; this module checks and reads it.
 from __future__ import annotations
 
 import hashlib
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,6 +43,8 @@ ENTRY = np.dtype(
     ]
 )
 PURCHASE, LABELLED, FRAUD = 1, 2, 4
+_KNOWN_FRAUD = PURCHASE | LABELLED | FRAUD
+_CENTS_MASK = 2**32 - 1
 REVISION_SHIFT = 8
 
 # Order key and hash are big-endian and adjacent: compared as bytes, they sort as
@@ -52,11 +53,41 @@ _ORDER = np.dtype(
     {"names": ["order"], "formats": ["S24"], "offsets": [8], "itemsize": 48}
 )
 COLUMN_BYTES = 8
+_ENTRY_WORDS = ENTRY.itemsize // COLUMN_BYTES
+_HEADER_WORDS = np.arange(HEADER.itemsize // COLUMN_BYTES)
 
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 _NO_COLUMNS = np.empty((0, 0), np.int64)
+
+
+class PackedOrder:
+    """
+    Sort keys of events of one instant, which are read from packed values on use.
+
+    Few rows have another event at their instant, so most keys are never read.
+
+    Args:
+        packed: Packed values: whole 64-bit words.
+        word: First word of each event's entry; int64 [E].
+    """
+
+    def __init__(self, packed: bytes, word: I64) -> None:
+        places = (len(packed) - HEADER.itemsize) // COLUMN_BYTES + 1 if packed else 0
+        # One for each word, although only some of the words begin an entry.
+        self._keys: npt.NDArray[np.bytes_] = np.ndarray(
+            places, "S24", packed, COLUMN_BYTES if packed else 0, COLUMN_BYTES
+        )
+        self._word = word
+
+    def __len__(self) -> int:
+        return len(self._word)
+
+    def __getitem__(self, at: I64 | slice) -> npt.NDArray[np.bytes_]:
+        """Return the keys of some events, by their positions."""
+        keys: npt.NDArray[np.bytes_] = self._keys[self._word[at]]
+        return keys
 
 
 class Entries(msgspec.Struct, frozen=True):
@@ -68,18 +99,19 @@ class Entries(msgspec.Struct, frozen=True):
     Attributes:
         starts: First event of each entity, then the end of the last; int64 [S + 1].
         time_us: int64 [E].
-        order: Sort key of events of one instant, of any type that compares; [E].
+        order: Sort keys of events of one instant: an array of any type that compares,
+            or PackedOrder; [E].
         purchase: True for events that count; bool or 0 and 1 [E].
         cents: Integers [E].
         fraud: True for fraud, from the time on at which its label is known; bool [E].
-        label_time_us: That time; int64 [E].
+        label_time_us: That time; int64 [E], of no meaning where there is no fraud.
         columns: Columns of the entries, in the order of their entity's columns; MISSING
             where an entity has fewer; int64 [K, E].
     """
 
     starts: I64
     time_us: I64
-    order: npt.NDArray[Any]
+    order: Any
     purchase: npt.NDArray[Any]
     cents: npt.NDArray[Any]
     fraud: Bool
@@ -133,28 +165,26 @@ def unpack_values(
     if columns is not None:
         entry_bytes = ENTRY.itemsize + COLUMN_BYTES * np.asarray(columns, np.int64)
     size = np.fromiter(map(len, values), np.int64, len(values))
-    # A header is shorter than an entry, so nothing shorter than a header passes.
-    framed = size % entry_bytes == HEADER.itemsize % entry_bytes
-    if not framed.all():
-        corrupt = ~framed & (size > 0)
-        return _unpack_others(values, framed, corrupt=corrupt, columns=columns)
-    head = b"".join([value[: HEADER.itemsize] for value in values])
-    headers = np.frombuffer(head, HEADER)
-    count = (size - HEADER.itemsize) // entry_bytes
-    sound = np.frombuffer(head, "<u4")[:: HEADER.itemsize // 4] == _format(entry_bytes)
-    sound &= headers["count"] == count
-    sound &= headers["checksum"] == _checksums(values, size) - headers["checksum"]
-    if not sound.all():
+    readable = (size >= HEADER.itemsize) & (size % COLUMN_BYTES == 0)
+    if not np.logical_and.reduce(readable):
+        corrupt = ~readable & (size > 0)
+        return _unpack_others(values, readable, corrupt=corrupt, columns=columns)
+    packed = b"".join(values)
+    words = np.frombuffer(packed, "<i8")
+    head = np.add.accumulate(size)
+    head -= size
+    head //= COLUMN_BYTES
+    headers = words[head[:, None] + _HEADER_WORDS].view(HEADER)[:, 0]
+    count = headers["count"].astype(np.int64)
+    sound = count * entry_bytes == size - HEADER.itemsize
+    sound &= headers.view("<u4")[:: HEADER.itemsize // 4] == _format(entry_bytes)
+    sound &= headers["checksum"] == _checksums(packed, head) - headers["checksum"]
+    if not np.logical_and.reduce(sound):
         return _unpack_others(values, sound, corrupt=~sound, columns=columns)
     starts = np.zeros(len(values) + 1, np.int64)
     count.cumsum(out=starts[1:])
-    body = b"".join([value[HEADER.itemsize :] for value in values])
-    if isinstance(entry_bytes, int):
-        entries = _columns(starts, np.frombuffer(body, ENTRY))
-    else:
-        entries = _wide_columns(starts, np.frombuffer(body, "<i8"), entry_bytes)
     return Values(
-        entries=entries,
+        entries=_entries(packed, words, head, starts=starts, entry_bytes=entry_bytes),
         watermark_us=headers["watermark_us"],
         overflow=headers["overflow"],
         dropped_us=headers["dropped_us"],
@@ -189,52 +219,63 @@ def _unpack_others(
     return msgspec.structs.replace(rest, corrupt=corrupt | rest.corrupt)
 
 
-def _checksums(values: Sequence[bytes], size: I64) -> npt.NDArray[np.uint32]:
-    """Return the sum of each value's 32-bit words, modulo 2^32."""
-    words = np.frombuffer(b"".join(values), "<u4")
-    begins = (size.cumsum() - size) // 4
-    if not len(begins):
+def _checksums(packed: bytes, head: I64) -> npt.NDArray[np.uint32]:
+    """Return the sum of each value's 32-bit words, modulo 2^32; head: first words."""
+    words = np.frombuffer(packed, "<u4")
+    if not len(head):
         return words
-    return np.add.reduceat(words, begins, dtype=np.uint32)
+    return np.add.reduceat(words, head * (COLUMN_BYTES // 4), dtype=np.uint32)
 
 
-def _columns(starts: I64, body: npt.NDArray[np.void]) -> Entries:
-    # Fields that are read more than once are copied out of the entries first.
-    flags, time_us = body["flags"].copy(), body["time_us"].copy()
+def _entries(
+    packed: bytes, words: I64, head: I64, *, starts: I64, entry_bytes: int | I64
+) -> Entries:
+    """
+    Gather the entries of packed values as columns.
+
+    Args:
+        packed: All values, one after the other.
+        words: The same as 64-bit words.
+        head: First word of each value; int64 [S].
+        starts: First event of each value, then the end of the last; int64 [S + 1].
+        entry_bytes: Size of each value's entries.
+    """
+    counts, total = starts[1:] - starts[:-1], int(starts[-1])
+    size = entry_bytes // COLUMN_BYTES
+    first = head + len(_HEADER_WORDS) - starts[:-1] * size
+    if isinstance(size, int):
+        at = np.arange(0, total * size, size)
+        at += first.repeat(counts)
+        columns = _NO_COLUMNS
+    else:
+        width = size.repeat(counts)
+        at = np.arange(total) * width
+        at += first.repeat(counts)
+        columns = _extra_columns(words, at, width - _ENTRY_WORDS)
+    numbers = words[4:].take(at)  # flags above cents, 32 bits each
+    flags = numbers >> 32
     purchase = flags & PURCHASE
-    known_fraud = PURCHASE | LABELLED | FRAUD
+    numbers &= _CENTS_MASK
+    numbers *= purchase
     return Entries(
         starts=starts,
-        time_us=time_us,
-        order=order_of(body),
+        time_us=words.take(at),
+        order=PackedOrder(packed, at),
         purchase=purchase,
-        cents=body["cents"] * purchase,
-        fraud=(flags & known_fraud) == known_fraud,
-        label_time_us=body["label_time_us"],
+        cents=numbers,
+        fraud=(flags & _KNOWN_FRAUD) == _KNOWN_FRAUD,
+        label_time_us=words[5:].take(at),
+        columns=columns,
     )
 
 
-def _wide_columns(starts: I64, words: I64, entry_bytes: I64) -> Entries:
-    """Separate entries from the columns that follow them, run by run of equal width."""
-    counts = starts[1:] - starts[:-1]
-    ends = np.flatnonzero(np.diff(entry_bytes)) + 1
-    edges = [0, *ends.tolist(), len(entry_bytes)]
-    base = np.empty((starts[-1], ENTRY.itemsize // COLUMN_BYTES), np.int64)
-    most = (int(entry_bytes.max(initial=0)) - ENTRY.itemsize) // COLUMN_BYTES
-    columns = np.full((max(most, 0), starts[-1]), MISSING)
-    at = 0
-    for first, last in itertools.pairwise(edges):
-        if first == last:
-            continue
-        width = int(entry_bytes[first]) // COLUMN_BYTES
-        entries = slice(int(starts[first]), int(starts[last]))
-        stop = at + int(counts[first:last].sum()) * width
-        run = words[at:stop].reshape(-1, width)
-        base[entries] = run[:, : base.shape[1]]
-        columns[: width - base.shape[1], entries] = run[:, base.shape[1] :].T
-        at = stop
-    narrow = _columns(starts, base.reshape(-1).view(ENTRY))
-    return msgspec.structs.replace(narrow, columns=columns)
+def _extra_columns(words: I64, at: I64, width: I64) -> I64:
+    """Return the columns that follow entries; int64 [K, E], MISSING beyond `width`."""
+    columns = np.full((int(width.max(initial=0)), len(at)), MISSING)
+    for place, column in enumerate(columns):
+        (wide,) = (width > place).nonzero()
+        column[wide] = words[at[wide] + (_ENTRY_WORDS + place)]
+    return columns
 
 
 def order_of(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bytes_]:

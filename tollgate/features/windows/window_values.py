@@ -43,6 +43,7 @@ class Rows(msgspec.Struct, frozen=True):
         order: The row's own position in its instant, like the entries' `order`; [R].
         delay_us: Time from the windows' end to `time_us`; int64 [R] or [1].
         windows_us: Their widths; int64 [W, R] or [W, 1].
+        back_us: The result of `look_back` for both; None: computed when needed.
     """
 
     entity: I64
@@ -50,6 +51,7 @@ class Rows(msgspec.Struct, frozen=True):
     order: npt.NDArray[Any]
     delay_us: I64
     windows_us: I64
+    back_us: I64 | None = None
 
     def part(self, rows: slice, *, first: int) -> Rows:
         """
@@ -96,21 +98,35 @@ class Places(msgspec.Struct, frozen=True):
         )
 
 
+def look_back(delay_us: I64, windows_us: I64) -> I64:
+    """
+    Return how far before a row's time `find_places` searches; int64 [3 + W, R or 1].
+
+    The row's own instant, the instant before it, the windows' end, and their begins.
+    """
+    back_us = np.zeros((3 + len(windows_us), windows_us.shape[1]), np.int64)
+    back_us[1] = 1
+    back_us[2:] = delay_us
+    back_us[3:] += windows_us
+    return back_us
+
+
 def find_places(entries: Entries, rows: Rows) -> Places:
     """Find all positions with one binary search over (entity, time)."""
-    back_us = np.zeros((3 + len(rows.windows_us), rows.windows_us.shape[1]), np.int64)
-    back_us[1] = 1
-    back_us[2:] = rows.delay_us
-    back_us[3:] += rows.windows_us
-    times = [time for time in (entries.time_us, rows.time_us) if len(time)]
-    low = min((int(time.min()) for time in times), default=0)
-    low -= int(back_us.max(initial=0))
-    span = max((int(time.max()) for time in times), default=0) - low + 2
-    if span * len(entries.starts) >= 2**63:
+    back_us = rows.back_us
+    if back_us is None:
+        back_us = look_back(rows.delay_us, rows.windows_us)
+    starts = entries.starts
+    times = [one for one in (entries.time_us, rows.time_us) if len(one)]
+    low = min([int(np.minimum.reduce(one)) for one in times], default=0)
+    high = max([int(np.maximum.reduce(one)) for one in times], default=0)
+    low -= int(np.maximum.reduce(back_us, axis=None, initial=0))
+    span = high - low + 2
+    if span * len(starts) >= 2**63:
         raise OverflowError("too many entities over too long a time for one call")
-    counts = entries.starts[1:] - entries.starts[:-1]
-    origin = np.arange(len(counts)) * span - low
-    entry_key = origin.repeat(counts) + entries.time_us
+    origin = np.arange(-low, (len(starts) - 1) * span - low, span)
+    entry_key = origin.repeat(starts[1:] - starts[:-1])
+    entry_key += entries.time_us
     row_key = origin[rows.entity] + rows.time_us
     found = entry_key.searchsorted(row_key - back_us, "right")
     own = _own_ends(entries, rows, low=found[1], high=found[0])
@@ -237,25 +253,36 @@ def window_sums(entries: Entries, rows: Rows, *, places: Places | None = None) -
         Sums over the rows' windows.
     """
     places = places or find_places(entries, rows)
-    # Running sums: a window's is the difference between its ends.
-    running = np.zeros((3, len(entries.time_us) + 1), np.int64)
-    running[0, 1:] = entries.purchase
-    running[1, 1:] = entries.cents
-    running[2, 1:] = entries.fraud
-    running.cumsum(axis=1, out=running)
-    upto_end = running.take(places.end, axis=1)
-    sums = upto_end[:, None] - running.take(places.begin, axis=1)
-    count, cents, fraud = sums.transpose(0, 2, 1)
+    begin, end, own = places.begin, places.end, places.own
     first = entries.starts[rows.entity]
+    if np.logical_and.reduce(entries.purchase):  # mostly: no label waits for its own
+        count, upto = end - begin, own - first
+    else:
+        bought = _running(entries.purchase)
+        count, upto = bought[end] - bought[begin], bought[own] - bought[first]
+    paid = _running(entries.cents)
+    (frauds,) = entries.fraud.nonzero()
+    fraud = frauds.searchsorted(end) - frauds.searchsorted(begin)
+    if len(frauds):
+        fraud -= _not_yet_known(entries, rows, places, frauds=frauds)
     return Sums(
-        count=count,
-        cents=cents,
-        fraud=fraud - _not_yet_known(entries, rows, places).T,
-        upto=running[0, places.own] - running[0, first],
+        count=count.T, cents=(paid[end] - paid[begin]).T, fraud=fraud.T, upto=upto
     )
 
 
-def _not_yet_known(entries: Entries, rows: Rows, places: Places) -> I64:
+def _running(values: npt.NDArray[Any]) -> I64:
+    """
+    Add up values of entries: a window's sum is the difference between its ends.
+
+    Returns:
+        The sum of the values before each position; int64 [E + 1].
+    """
+    sums = np.zeros(len(values) + 1, np.int64)
+    np.add.accumulate(values, dtype=np.int64, out=sums[1:])
+    return sums
+
+
+def _not_yet_known(entries: Entries, rows: Rows, places: Places, *, frauds: I64) -> I64:
     """
     Count the frauds of each window whose label came after the row's time; [W, R].
 
@@ -264,10 +291,9 @@ def _not_yet_known(entries: Entries, rows: Rows, places: Places) -> I64:
     where that run begins and subtracts it where the run ends.
     """
     hidden = np.zeros(places.begin.shape, np.int64)
-    (late,) = entries.fraud.nonzero()
-    label_time_us = entries.label_time_us[late]
+    label_time_us = entries.label_time_us[frauds]
     unknown = label_time_us > rows.time_us.min(initial=_LARGEST)
-    late, label_time_us = late[unknown], label_time_us[unknown]
+    late, label_time_us = frauds[unknown], label_time_us[unknown]
     if not len(late):
         return hidden
     order = np.lexsort((places.own, places.row_key))
@@ -283,23 +309,6 @@ def _not_yet_known(entries: Entries, rows: Rows, places: Places) -> I64:
         steps -= np.bincount(stop, minlength=len(order) + 1)
         hidden[window, order] = np.cumsum(steps)[:-1]
     return hidden
-
-
-def over_windows(aggregate: str, sums: Sums) -> F64 | I64:
-    """Compute one aggregate over all windows of an entity; [N, W]."""
-    if aggregate == "count":
-        return sums.count
-    if aggregate == "sum":
-        return sums.cents / 100.0
-    if aggregate == "flagged":
-        return sums.fraud
-    # The sums of an empty window are 0, and so are the values computed from them.
-    whole = np.maximum(sums.count, 1)
-    # One division: cents and counts are exact, so the ratio is rounded once.
-    ratio: F64 = (
-        sums.cents / (whole * 100) if aggregate == "mean" else sums.fraud / whole
-    )
-    return ratio
 
 
 # Count the distinct values of windows, exactly.

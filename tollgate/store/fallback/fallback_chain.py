@@ -29,8 +29,6 @@ from tollgate.errors import (
     StoreTimeout,
     without_frames,
 )
-from tollgate.features import assemble
-from tollgate.features.hook.hook_run import Run
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.schema import Applied, Degraded
 from tollgate.store.fallback.circuit_breaker import BreakerState, CircuitBreaker, Prober
@@ -295,21 +293,6 @@ def reply_of_call(
     if isinstance(answers, StoreError):
         return empty_reply(call)
     return answers[position], None
-
-
-def defaults_of(
-    spec: FeatureSpec, packed: Packed, *, run: Run
-) -> npt.NDArray[np.float64]:
-    """Return the vectors of purchases of unknown entities; float64 [N, F]."""
-    purchases = packed.purchases
-    return assemble.defaults(
-        spec,
-        cents=purchases.cents,
-        time_us=purchases.event_time_us,
-        fields=purchases.fields,
-        tables=packed.tables,
-        run=run,
-    )
 
 
 def keys_of_rows(call: Call) -> I64:
@@ -587,7 +570,7 @@ class FallbackChain:
         # needs.
         lacking = missing.T.astype(np.int64) @ self._essentials.needs
         guard = self._online.guard
-        defaults = defaults_of(self._spec, one, run=guard.run)
+        defaults = self._online.defaults(one)
         degraded |= lacking.any(axis=1) * guard.bits
         return np.where(lacking, defaults, features)
 
