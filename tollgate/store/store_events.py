@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import msgspec
@@ -18,8 +19,7 @@ from tollgate.features.windows.entity_entries import (
     MISSING,
     PURCHASE,
     REVISION_SHIFT,
-    hash_ids,
-    order_keys,
+    identify,
 )
 
 # Build the columns that an entry holds beyond the amount: fields and entity ids.
@@ -191,8 +191,7 @@ def label_entries(labels: Labels) -> npt.NDArray[np.void]:
 def _identified(transaction_id: Sequence[bytes], time_us: I64) -> npt.NDArray[np.void]:
     entries = np.zeros(len(transaction_id), ENTRY)
     entries["time_us"] = time_us
-    entries["order_hi"], entries["order_lo"] = order_keys(transaction_id)
-    entries["id_hash"] = hash_ids(transaction_id)
+    identify(entries, transaction_id)
     return entries
 
 
@@ -255,29 +254,32 @@ class Packer:
             raise ValueError(f"entries are {entries.dtype}, not {ENTRY}")
         keys: list[bytes] = []
         first_key = [0]
-        counts, events = [], []
+        arguments, events = [], []
         codes, orders = [], []
         for at, (prefix, column) in enumerate(
             zip(self._prefix, entity_id, strict=True)
         ):
-            number: dict[bytes, int] = {}
-            code = np.array(
-                [number.setdefault(one, len(number)) for one in column], np.int64
-            )
-            order = np.argsort(code, kind="stable")
+            number = dict(zip(dict.fromkeys(column), itertools.count(), strict=False))
+            settings = self._settings[at : at + 1].repeat(len(number))
             extra = columns[at] if columns is not None else None
             whole = widened(entries, extra, width=self._width[at])
-            events.append(whole[order].tobytes())
+            if len(number) == len(column):  # one event each, in this order
+                code = order = np.arange(len(column))
+            else:
+                places = map(number.__getitem__, column)
+                code = np.fromiter(places, np.int64, len(column))
+                order = code.argsort(kind="stable")
+                settings["events"] = np.bincount(code, minlength=len(number))
+                whole = whole[order]
+            arguments.append(settings.tobytes())
+            events.append(whole.tobytes())
             keys += [prefix + one for one in number]
             first_key.append(len(keys))
-            counts.append(np.bincount(code, minlength=len(number)))
             codes.append(code)
             orders.append(order)
-        arguments = self._settings.repeat([len(one) for one in counts])
-        arguments["events"] = np.concatenate(counts)
         return Call(
             keys=keys,
-            arguments=arguments.tobytes(),
+            arguments=b"".join(arguments),
             events=b"".join(events),
             first_key=first_key,
             code=codes,

@@ -248,10 +248,15 @@ def _entries(
         at += first.repeat(counts)
         columns = _NO_COLUMNS
     else:
-        width = size.repeat(counts)
-        at = np.arange(total) * width
+        own_size = size.repeat(counts)
+        at = np.arange(total) * own_size
         at += first.repeat(counts)
-        columns = _extra_columns(words, at, width - _ENTRY_WORDS)
+        columns = np.full(
+            (int(size.max(initial=_ENTRY_WORDS)) - _ENTRY_WORDS, total), MISSING
+        )
+        for place, column in enumerate(columns, start=_ENTRY_WORDS):
+            (wide,) = (own_size > place).nonzero()
+            column[wide] = words[at[wide] + place]
     numbers = words[4:].take(at)  # flags above cents, 32 bits each
     flags = numbers >> 32
     purchase = flags & PURCHASE
@@ -269,15 +274,6 @@ def _entries(
     )
 
 
-def _extra_columns(words: I64, at: I64, width: I64) -> I64:
-    """Return the columns that follow entries; int64 [K, E], MISSING beyond `width`."""
-    columns = np.full((int(width.max(initial=0)), len(at)), MISSING)
-    for place, column in enumerate(columns):
-        (wide,) = (width > place).nonzero()
-        column[wide] = words[at[wide] + (_ENTRY_WORDS + place)]
-    return columns
-
-
 def order_of(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bytes_]:
     """Return the sort key of entries of one instant: ids' order key and hash; S24."""
     order: npt.NDArray[np.bytes_] = entries.view(_ORDER)["order"]
@@ -292,8 +288,16 @@ def order_of(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bytes_]:
 # hash, the same way offline and online.
 
 _PREFIX = 15
+_BLAKE2B = hashlib.blake2b(digest_size=8)
 
 U64 = npt.NDArray[np.uint64]
+
+
+def identify(entries: npt.NDArray[np.void], ids: Sequence[bytes]) -> None:
+    """Write order key and hash of ids into entries; ENTRY [N], of N ids."""
+    rows = entries.view(np.uint8).reshape(len(ids), ENTRY.itemsize)
+    rows[:, 8:24] = _order_bytes(ids)
+    rows[:, 24:32] = np.frombuffer(_hash_bytes(ids), np.uint8).reshape(-1, 8)
 
 
 def order_keys(ids: Sequence[bytes]) -> tuple[U64, U64]:
@@ -306,10 +310,7 @@ def order_keys(ids: Sequence[bytes]) -> tuple[U64, U64]:
     Returns:
         The high and the low half of the order key; uint64 [N] each.
     """
-    key = np.zeros((len(ids), _PREFIX + 1), np.uint8)
-    key[:, 0] = np.fromiter(map(len, ids), np.uint8, len(ids))
-    key[:, 1:] = np.array(ids, dtype=f"S{_PREFIX}").view(np.uint8).reshape(-1, _PREFIX)
-    halves = key.view(">u8").astype(np.uint64)
+    halves = _order_bytes(ids).view(">u8").astype(np.uint64)
     return halves[:, 0], halves[:, 1]
 
 
@@ -320,9 +321,24 @@ def hash_ids(ids: Sequence[bytes]) -> U64:
     Returns:
         uint64 [N].
     """
-    blake2b = hashlib.blake2b
-    packed = b"".join([blake2b(one, digest_size=8).digest() for one in ids])
-    return np.frombuffer(packed, ">u8").astype(np.uint64)
+    return np.frombuffer(_hash_bytes(ids), ">u8").astype(np.uint64)
+
+
+def _order_bytes(ids: Sequence[bytes]) -> npt.NDArray[np.uint8]:
+    key = np.empty((len(ids), _PREFIX + 1), np.uint8)
+    key[:, 0] = np.fromiter(map(len, ids), np.uint8, len(ids))
+    key[:, 1:] = np.array(ids, dtype=f"S{_PREFIX}").view(np.uint8).reshape(-1, _PREFIX)
+    return key
+
+
+def _hash_bytes(ids: Sequence[bytes]) -> bytes:
+    digests = []
+    copy = _BLAKE2B.copy  # faster than a new one with its size
+    for one in ids:
+        state = copy()
+        state.update(one)
+        digests.append(state.digest())
+    return b"".join(digests)
 
 
 def tie_hashes(ids: Sequence[bytes]) -> U64:
