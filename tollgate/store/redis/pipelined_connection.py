@@ -72,7 +72,7 @@ class PipelineConnection(Connection):
         replies: list[Any] = []
         try:
             while self._owed and self._broken is None:
-                if not self._connection.can_read(0 if replies else wait_s):
+                if not self.readable(0 if replies else wait_s):
                     break
                 replies.append(self._reply(until_s))
         except (self.errors.ConnectionError, OSError) as exc:

@@ -15,6 +15,7 @@ import select
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import resources
 from typing import Any
 
@@ -24,7 +25,6 @@ from tollgate.errors import (
     StoreError,
     StoreLost,
     StoreTimeout,
-    without_frames,
 )
 from tollgate.store.redis.store_address import (
     SOURCE,
@@ -60,6 +60,9 @@ Command = tuple[Any, ...]
 WaitCallback = Callable[[], object]  # runs while a store works
 
 MAX_OWED = 16  # late replies to wait for; with more, a new connection is opened
+# Most bytes of one read of the socket: the values of a large batch come in few reads.
+_READ_BYTES = 1 << 18
+_NO_REPLY = object()
 # Longest TLS handshake where no request waits for it.
 HANDSHAKE_S = 0.25
 
@@ -98,6 +101,14 @@ class Connection:
         self.errors = redis.exceptions
         # redis-py's own code for the same bytes takes six times as long.
         self._pack: Callable[[Command], bytes] = hiredis.pack_command
+        self._make_reader = partial(
+            hiredis.Reader,
+            protocolError=redis.exceptions.InvalidResponse,
+            replyError=redis.connection.DefaultParser.parse_error,
+            notEnoughData=_NO_REPLY,
+        )
+        self._reader: Any = None
+        self._buffer = bytearray(_READ_BYTES)
         self.secure = address.tls is not None
         self._address = address
         self._max_owed = max_owed
@@ -187,6 +198,7 @@ class Connection:
                 # redis-py stores it in a variable of the frame that raised it: a cycle.
                 traceback.clear_frames(exc.__context__.__traceback__)
             raise
+        self._reader = self._make_reader()
         self.is_open = True
         self.opened += 1
 
@@ -216,6 +228,24 @@ class Connection:
         """
         number: int = self._connection._sock.fileno()
         return number
+
+    def readable(self, wait_s: float) -> bool:
+        """
+        Wait until a reply has begun to come, or the other side hung up.
+
+        Args:
+            wait_s: Longest wait; the connection must be open.
+
+        Returns:
+            False if nothing came.
+        """
+        if self._reader.has_data() or (
+            self.secure and self._connection._sock.pending()
+        ):
+            return True
+        poll = select.poll()
+        poll.register(self, select.POLLIN)
+        return bool(poll.poll(wait_s * 1e3))
 
     def close(self) -> None:
         """Drop the connection; the next call opens a new one."""
@@ -249,9 +279,7 @@ class Connection:
         # If no replies are due, a readable socket means that the connection ended.
         if self._owed:
             return False
-        poll = select.poll()
-        poll.register(self, select.POLLIN)
-        return bool(poll.poll(0))
+        return self.readable(0)
 
     def _send_whole(self, packed: list[bytes], until_s: float) -> None:
         self._wait(until_s)
@@ -264,17 +292,23 @@ class Connection:
     def _reply(self, until_s: float) -> Any:
         """Read one reply; an error that Redis replied is returned."""
         errors = self.errors
-        self._wait(until_s)
         try:
-            reply = self._connection.read_response(disconnect_on_error=False)
-        except errors.ResponseError as exc:
-            reply = without_frames(exc)
-        except (errors.BusyLoadingError, errors.AuthenticationError):
-            raise  # Redis replied with an error, too, and applied nothing
-        except errors.TimeoutError:
-            raise
-        except (errors.RedisError, OSError) as exc:
+            reply = self._reader.gets(False)
+            while reply is _NO_REPLY:
+                self._wait(until_s)
+                count = self._connection._sock.recv_into(self._buffer)
+                if not count:
+                    raise StoreLost("Connection closed by server.")
+                self._reader.feed(self._buffer, 0, count)
+                reply = self._reader.gets(False)
+        except TimeoutError as exc:
+            raise errors.TimeoutError("Timeout reading from socket") from exc
+        except (errors.InvalidResponse, OSError) as exc:
             raise StoreLost(describe_error(exc)) from exc
+        if isinstance(reply, errors.ConnectionError):
+            if isinstance(reply, (errors.BusyLoadingError, errors.AuthenticationError)):
+                raise reply  # Redis replied with an error, too, and applied nothing
+            raise StoreLost(describe_error(reply))
         self._owed -= 1
         return reply
 
