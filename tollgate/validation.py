@@ -67,11 +67,11 @@ def check_rows(
     Source: docs/contract.md, "Ids, money, time".
     """
     errors: dict[int, str] = {}
-    for field, column in ids.items():
-        for row in _wrong_ids(column):
-            errors.setdefault(
-                row, _text(field, _shown(column[row]), _id_rule(column[row]))
-            )
+    if _wrong_ids(list(itertools.chain.from_iterable(ids.values()))):
+        for field, column in ids.items():
+            for row in _wrong_ids(column):
+                text = _text(field, _shown(column[row]), _id_rule(column[row]))
+                errors.setdefault(row, text)
     cents = np.zeros(len(time_us), np.int64)
     if amount is not None:
         cents, amount_rules = _amounts(amount)
@@ -185,9 +185,13 @@ def _amounts(amount: F64) -> tuple[I64, dict[int, str]]:
     # Amounts are clipped just outside the allowed range: no overflow, no warning.
     exact = np.minimum(np.maximum(amount, -1.0), _BEYOND) * 100.0
     rounded = np.rint(exact)
-    good = np.abs(exact - rounded) <= CENTS_TOLERANCE * np.maximum(1.0, rounded)
-    good &= (rounded >= 0) & (rounded <= MAX_CENTS)
-    if good.all():
+    distance = np.abs(exact - rounded)
+    allowed = (rounded >= 0) & (rounded <= MAX_CENTS)
+    good = (distance <= CENTS_TOLERANCE) & allowed  # mostly enough
+    if not np.logical_and.reduce(good):
+        good = distance <= CENTS_TOLERANCE * np.maximum(1.0, rounded)
+        good &= allowed
+    if np.logical_and.reduce(good):
         return rounded.astype(np.int64), {}
     cents = np.where(good, rounded, 0.0).astype(np.int64)
     rules = {

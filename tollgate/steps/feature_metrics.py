@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gc
 import time
-from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -98,25 +97,12 @@ class StepMetrics:
         self._exported: dict[tuple[str, str], int] = {}
         self._degraded = np.zeros(len(Degraded), np.int64)
         self._shifts = np.array([bit.value.bit_length() - 1 for bit in Degraded])
-        self._calls_s: deque[float] = deque()
         self.export()
         self._worker = export_each_second(self.export, name="feature-metrics")
 
-    def batch(self, degraded: Array) -> None:
-        """
-        Count the results of a batch; they are exported later.
-
-        Args:
-            degraded: Degraded bits of its rows; uint32 [N].
-        """
-        call_s = self._chain.counts.call_s
-        if call_s is not None:
-            self._calls_s.append(call_s)
-        self.count(degraded)
-
     def count(self, degraded: Array) -> None:
         """Count degraded bits of rows that are answered; uint32 [N]."""
-        if degraded.any():
+        if np.count_nonzero(degraded):
             self._degraded += ((degraded[:, None] >> self._shifts) & 1).sum(axis=0)
 
     def close(self) -> None:
@@ -148,8 +134,8 @@ class StepMetrics:
             number = one["collections"]
             self._raise("tollgate_gc_collections_total", number, str(generation))
         self._raise("tollgate_store_breaker_opened_total", chain.breaker.opened, "")
-        if calls := len(self._calls_s):
-            values = np.array([self._calls_s.popleft() for _ in range(calls)])
+        if calls := len(counts.durations_s):
+            values = np.array([counts.durations_s.popleft() for _ in range(calls)])
             self._counters.observe("tollgate_store_call_seconds", (), values=values)
         self._gauge("tollgate_store_breaker_state", int(chain.breaker.state))
         self._gauge("tollgate_last_known_bytes", chain.last_known.bytes_held)

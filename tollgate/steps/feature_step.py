@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import time
@@ -32,12 +33,14 @@ from tollgate.schema import (
     LAST_KNOWN_AGE_PARAMETER,
     LAST_KNOWN_SIZE_PARAMETER,
     LISTS_PARAMETER,
+    MAX_BATCH_ROWS,
     MAX_ID_BYTES,
     STORE_DEADLINE_LIMIT_PARAMETER,
     STORE_DEADLINE_PARAMETER,
     STORE_PROBE_PARAMETER,
     STORE_URL_VARIABLE,
     TABLES_SIZE_PARAMETER,
+    TRANSACTION,
     TRANSACTION_ID,
     UPDATES,
     UPDATES_PARAMETER,
@@ -101,7 +104,8 @@ def match_stored_decisions(
             ):
                 if value:
                     counts[_match(batch, row, value, context=context)] += 1
-        if not group.dry:
+        own = group.purchases.transaction_id
+        if not group.dry and len(set(own)) < len(own):
             for row in _conflicting_duplicates(group, context["fingerprint"]):
                 batch.errors.setdefault(row, conflict(ids[row]))
                 counts["conflict"] += 1
@@ -124,8 +128,6 @@ def _match(batch: Batch, row: int, value: bytes, *, context: Array) -> str:
 def _conflicting_duplicates(group: Group, fingerprints: Array) -> list[int]:
     """List rows that share their id with a row before them but differ in content."""
     ids = group.purchases.transaction_id
-    if len(set(ids)) == len(ids):
-        return []
     first: dict[bytes, int] = {}
     return [
         row
@@ -240,6 +242,12 @@ class FeatureStep:
             gently(partial(prove, self._spec, self._spec.hook))
         self._exact = EXACT_FEATURES in config.outputs
         self._dtype = context_dtype(self._spec.entity_names, self._spec.field_names)
+        owners = (TRANSACTION, *self._spec.entity_names)
+        self._id_fields = [(f"{one}_id_length", f"{one}_id") for one in owners]
+        # Copied for each batch: a copy is faster than setting each row's constants.
+        self._blank = np.zeros(MAX_BATCH_ROWS, self._dtype)
+        self._blank["version"] = CONTEXT_VERSION
+        self._blank["spec_hash"] = self._spec.spec_hash
         url = os.environ.get(STORE_URL_VARIABLE, "")
         if not url:
             text = "%s is not set: every row is degraded"
@@ -309,9 +317,12 @@ class FeatureStep:
             self._traces.begin(arrival_us)
         batch = read_batch(requests, inputs, spec=self._spec, now_us=now_us)
         features, context = self._score(batch, arrival_us=arrival_us)
-        later = self._second.eligible(batch, context["degraded"])
-        answered = rows_except(batch, later)
-        self._metrics.batch(context["degraded"][answered])
+        degraded = context["degraded"]
+        later: Mapping[int, float] = {}
+        if batch.store_deadline_ms:
+            later = self._second.eligible(batch, degraded)
+        if np.count_nonzero(degraded):
+            self._metrics.count(degraded[rows_except(batch, later)])
         responses, refused = self._respond(batch, features, context)
         if self._traces is not None:
             self._traces.scored(
@@ -378,11 +389,12 @@ class FeatureStep:
         """
         rows = len(batch.cents)
         features = np.zeros((rows, len(self._spec.features)), np.float32)
-        context = np.zeros(rows, self._dtype)
-        context["version"] = CONTEXT_VERSION
-        context["spec_hash"] = self._spec.spec_hash
+        if rows > len(self._blank):
+            self._blank = np.resize(self._blank, rows)
+        context = self._blank[:rows].copy()
         context["arrival_us"] = arrival_us
-        context["degraded"] = batch.degraded
+        if self._spec.fields:
+            context["degraded"] = batch.degraded
         # Runs while the store works, or else here: once.
         fill_context = cache(partial(self._fill_context, batch, context))
         if any(batch.dry):  # sharing finds identical rows by their fingerprints
@@ -410,34 +422,40 @@ class FeatureStep:
         context["event_time_us"] = batch.time_us
         context["cents"] = batch.cents
         self._fill_ids(batch, context)
-        self._fill_fields(batch, context)
+        if self._spec.fields:
+            self._fill_fields(batch, context)
         context["fingerprint"] = fingerprints(
             list(batch.ids.values()),
             cents=batch.cents,
             time_us=batch.time_us,
             fields=batch.fields,
         )
-        for span in dry_spans(batch):
-            context["dry_run"][span] = 1
+        if any(batch.dry):
+            for span in dry_spans(batch):
+                context["dry_run"][span] = 1
 
     def _fill_ids(self, batch: Batch, context: Array) -> None:
-        names = ["transaction", *self._spec.entity_names]
-        for name, column in zip(names, batch.ids.values(), strict=True):
-            lengths = list(map(len, column))
-            if batch.errors:  # an id that is too long is one
-                lengths = [min(one, MAX_ID_BYTES) for one in lengths]
-            context[f"{name}_id_length"] = lengths
-            packed = np.array(column, dtype=f"S{MAX_ID_BYTES}")
-            context[f"{name}_id"] = packed.view(f"V{MAX_ID_BYTES}")
+        columns = list(batch.ids.values())
+        flat = list(itertools.chain.from_iterable(columns))
+        lengths = np.fromiter(map(len, flat), np.int64, len(flat))
+        if batch.errors:  # an id that is too long is one
+            lengths = np.minimum(lengths, MAX_ID_BYTES)
+        packed = np.array(flat, f"S{MAX_ID_BYTES}").view(f"V{MAX_ID_BYTES}")
+        for (length_field, id_field), own, slots in zip(
+            self._id_fields,
+            lengths.reshape(len(columns), -1),
+            packed.reshape(len(columns), -1),
+            strict=True,
+        ):
+            context[length_field] = own
+            context[id_field] = slots
 
     def _fill_fields(self, batch: Batch, context: Array) -> None:
         """Write all declared fields at once: they are a row's last bytes."""
-        names = self._spec.field_names
-        if names:
-            rows = len(context)
-            first = self._dtype.itemsize - 8 * len(names)
-            packed = context.view(np.uint8).reshape(rows, -1)[:, first:].view("<i8")
-            packed[:] = stacked(batch.fields, names, rows).T
+        names, rows = self._spec.field_names, len(context)
+        first = self._dtype.itemsize - 8 * len(names)
+        packed = context.view(np.uint8).reshape(rows, -1)[:, first:].view("<i8")
+        packed[:] = stacked(batch.fields, names, rows).T
 
     def _read(
         self,
@@ -463,10 +481,14 @@ class FeatureStep:
             whole = len(group.rows) == len(features)
             rows = slice(None) if whole else group.rows
             features[rows] = one.features
-            context["degraded"][rows] |= one.degraded
             context["applied"][rows] = one.applied
-            context["age_ms"][rows] = np.minimum(one.age_us // 1000, _MOST)
-            context["list_hits"][rows] = one.lookups.list_hits
+            # The others are zero, as in a blank row, when nothing is wrong or listed.
+            if np.count_nonzero(one.degraded):
+                context["degraded"][rows] |= one.degraded
+            if np.count_nonzero(one.age_us):
+                context["age_ms"][rows] = np.minimum(one.age_us // 1000, _MOST)
+            if np.count_nonzero(one.lookups.list_hits):
+                context["list_hits"][rows] = one.lookups.list_hits
         return scored
 
     def _look_up(

@@ -106,18 +106,19 @@ def read_batch(
     times, bounds = triton.gather_rows(inputs, EVENT_TIME)
     time_us = times[:, 0]
     amount = triton.gather(inputs, AMOUNT)[:, 0] if spec.amount else None
+    parameters = triton.parameters_of(requests)
     checked = check_rows(ids, amount=amount, time_us=time_us, now_us=now_us)
-    fields, degraded = _fields(inputs, spec, bounds, errors=checked.errors)
-    dry = []
-    store_deadlines: dict[int, int] = {}
-    for position, request in enumerate(requests):
-        parameters = triton.request_parameters(request)
-        dry.append(parameters.get(DRY_RUN, False) is True)
-        if parameters and (problem := _parameter_error(parameters, now_us)):
-            for row in range(bounds[position], bounds[position + 1]):
-                checked.errors.setdefault(row, problem)
-        elif STORE_DEADLINE_MS in parameters:
-            store_deadlines[position] = parameters[STORE_DEADLINE_MS]
+    fields: Mapping[str, Array] = {}
+    degraded: Array | int = 0
+    if spec.fields:
+        fields, degraded = _fields(inputs, spec, bounds, errors=checked.errors)
+    dry = [False] * len(requests)
+    store_deadline_ms: Sequence[int] = ()
+    if parameters is not None:
+        dry = [one.get(DRY_RUN, False) is True for one in parameters]
+        store_deadline_ms = _note_parameters(
+            parameters, bounds, errors=checked.errors, now_us=now_us
+        )
     return Batch(
         ids=ids,
         cents=checked.cents,
@@ -127,10 +128,31 @@ def read_batch(
         dry=dry,
         degraded=degraded,
         fields=fields,
-        store_deadline_ms=[store_deadlines.get(at, 0) for at in range(len(dry))]
-        if store_deadlines
-        else (),
+        store_deadline_ms=store_deadline_ms,
     )
+
+
+def _note_parameters(
+    parameters: Sequence[Mapping[str, Any]],
+    bounds: list[int],
+    *,
+    errors: dict[int, str],
+    now_us: int,
+) -> Sequence[int]:
+    """
+    Add the rows of requests with wrong parameters to `errors`.
+
+    Returns:
+        Per request, the store deadline that it allows, ms; empty when none has one.
+    """
+    deadlines = [0] * len(parameters)
+    for position, own in enumerate(parameters):
+        if own and (problem := _parameter_error(own, now_us)):
+            for row in range(bounds[position], bounds[position + 1]):
+                errors.setdefault(row, problem)
+        else:
+            deadlines[position] = own.get(STORE_DEADLINE_MS, 0)
+    return deadlines if any(deadlines) else ()
 
 
 def one_request(batch: Batch, position: int) -> Batch:
@@ -171,8 +193,6 @@ def _fields(
     errors: dict[int, str],
 ) -> tuple[Mapping[str, Array], Array | int]:
     """Read the declared fields, and mark the rows that lack one; adds to `errors`."""
-    if not spec.fields:
-        return {}, 0
     sent = {}
     for field in spec.fields:
         absent = np.nan if field.type == "number" else b""
@@ -203,10 +223,10 @@ def groups(batch: Batch) -> list[Group]:
 
     No other request may see the events that a dry run applies.
     """
-    spans = dry_spans(batch)
-    if not spans and not batch.errors:
+    if not (batch.errors or any(batch.dry)):
         rows = np.arange(len(batch.cents))
         return [Group(rows=rows, purchases=_pick(batch, rows), dry=False)]
+    spans = dry_spans(batch)
     good = np.ones(len(batch.cents), np.bool_)
     good[list(batch.errors)] = False
     wet, dry = good.copy(), []
@@ -299,6 +319,8 @@ def _waited_us(parameters: Mapping[str, Any], now_us: int) -> float:
 # The number is the same in every process, on every machine and under every feature spec
 # that knows the fields that were sent: the next release may receive a retry.
 
+_BLAKE2B = hashlib.blake2b(digest_size=8)
+
 
 def fingerprints(
     ids: Sequence[Sequence[bytes]], *, cents: I64, time_us: I64, fields: Fields
@@ -325,25 +347,23 @@ def fingerprints(
         numbers[:, position] = np.fromiter(map(len, column), np.int64, rows)
     numbers[:, -3] = cents
     numbers[:, -2] = time_us
-    numbers[:, -1] = _mixed(fields, rows).view(np.int64)
-    raw, width, blake2b = numbers.tobytes(), numbers.shape[1] * 8, hashlib.blake2b
+    numbers[:, -1] = _mixed(fields).view(np.int64) if fields else 0
+    raw, width = numbers.tobytes(), numbers.shape[1] * 8
     # One digest per row is cheaper than any arithmetic over padded slots: 22 µs for
     # 32 rows, against 29 µs.
-    digests = [
-        blake2b(
-            raw[row * width : (row + 1) * width] + b"".join(texts), digest_size=8
-        ).digest()
-        for row, texts in enumerate(zip(*ids, strict=True))
-    ]
+    digests = []
+    copy = _BLAKE2B.copy  # faster than a new one with its size
+    for row, texts in enumerate(zip(*ids, strict=True)):
+        state = copy()
+        state.update(raw[row * width : (row + 1) * width] + b"".join(texts))
+        digests.append(state.digest())
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
 
-def _mixed(fields: Fields, rows: int) -> U64:
+def _mixed(fields: Fields) -> U64:
     """
     Return, per row, the sum of one well-mixed number for each field it has; uint64 [N].
     """
-    if not fields:
-        return np.zeros(rows, np.uint64)
     values = np.stack(list(fields.values()))
     mixed = values.astype(np.uint64) ^ _seeds(tuple(fields))
     # Steele, Lea and Flood: Fast splittable pseudorandom number generators (2014).

@@ -25,7 +25,10 @@ from tollgate.schema import DIRECT_CALL, SLOT_FILE, public_name
 log = logging.getLogger("tollgate.steps")
 
 Array = npt.NDArray[Any]
-Inputs = Sequence[Mapping[str, Any]]  # per request, its tensors by name
+# Name -> the tensor of each request; None for a request without this input.
+Inputs = Mapping[str, Sequence[Any]]
+
+_NO_PARAMETERS = "{}"
 
 
 class StepConfig(msgspec.Struct, frozen=True):
@@ -93,17 +96,30 @@ def inputs_of(requests: Sequence[Any]) -> Inputs:
     Triton's own look-up searches all inputs of a request for each one that is read:
     with 100 of them that took most of the step's time.
     """
-    return [{one.name(): one for one in request.inputs()} for request in requests]
+    sent = [request.inputs() for request in requests]
+    flat = list(itertools.chain.from_iterable(sent))
+    names = [one.name() for one in flat]
+    width = len(sent[0])
+    alike = names[:width]
+    if names == alike * len(requests):  # mostly: the same inputs in the same order
+        return {name: flat[at::width] for at, name in enumerate(alike)}
+    inputs: dict[str, list[Any]] = {}
+    for place, own in enumerate(sent):
+        for one in own:
+            inputs.setdefault(one.name(), [None] * len(requests))[place] = one
+    return inputs
 
 
 def direct_calls(inputs: Inputs) -> list[int]:
     """List the requests that call a step by its public name instead of its ensemble."""
-    return [place for place, one in enumerate(inputs) if DIRECT_CALL in one]
+    tensors = inputs.get(DIRECT_CALL, ())
+    return [place for place, one in enumerate(tensors) if one is not None]
 
 
 def gather(inputs: Inputs, name: str) -> Array:
     """Join one input of all requests to one array, in the order of the requests."""
-    return gather_rows(inputs, name)[0]
+    arrays = [one.as_numpy() for one in inputs[name]]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def gather_optional(
@@ -121,12 +137,12 @@ def gather_optional(
     Returns:
         [N]; None if no request has it.
     """
-    tensors = [one.get(name) for one in inputs]
-    if len(tensors) == 1 and tensors[0] is not None:
+    tensors = inputs.get(name)
+    if tensors is None:
+        return None
+    if len(tensors) == 1:
         alone: Array = tensors[0].as_numpy()[:, 0]
         return alone
-    if all(tensor is None for tensor in tensors):
-        return None
     arrays = [
         np.full(stop - start, absent) if tensor is None else tensor.as_numpy()[:, 0]
         for tensor, (start, stop) in zip(
@@ -144,24 +160,32 @@ def gather_rows(inputs: Inputs, name: str) -> tuple[Array, list[int]]:
     Returns:
         The array, and the first row of each request with the end of the last.
     """
-    arrays = [one[name].as_numpy() for one in inputs]
-    bounds = [0, *itertools.accumulate(map(len, arrays))]
+    arrays = [one.as_numpy() for one in inputs[name]]
+    bounds = list(itertools.accumulate(map(len, arrays), initial=0))
     return arrays[0] if len(arrays) == 1 else np.concatenate(arrays), bounds
 
 
 def request_parameters(request: Any) -> Mapping[str, Any]:
     """Read a request's parameters; most have none."""
     text = request.parameters()
-    return json.loads(text) if text and text != "{}" else {}
+    return json.loads(text) if text and text != _NO_PARAMETERS else {}
+
+
+def parameters_of(requests: Sequence[Any]) -> Sequence[Mapping[str, Any]] | None:
+    """Read the parameters of all requests; None, as mostly, when none has any."""
+    texts = [request.parameters() or _NO_PARAMETERS for request in requests]
+    if texts.count(_NO_PARAMETERS) == len(texts):
+        return None
+    return [json.loads(text) for text in texts]
 
 
 def respond(pb: Any, outputs: Mapping[str, Array], bounds: Sequence[int]) -> list[Any]:
     """Split the outputs of a batch into one response per request."""
-    tensor, response = pb.Tensor, pb.InferenceResponse
-    return [
-        response([tensor(name, array[start:stop]) for name, array in outputs.items()])
-        for start, stop in itertools.pairwise(bounds)
-    ]
+    tensor, parts = pb.Tensor, list(itertools.pairwise(bounds))
+    columns = []
+    for name, array in outputs.items():
+        columns.append([tensor(name, array[start:stop]) for start, stop in parts])
+    return [pb.InferenceResponse(list(row)) for row in zip(*columns, strict=True)]
 
 
 def refuse(pb: Any, text: str, *, invalid: bool) -> Any:

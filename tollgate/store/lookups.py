@@ -542,7 +542,8 @@ class Lookups:
             replies: To these commands, exceptions among them; empty when there was no
                 call, or it failed.
         """
-        rows = sum(map(len, batches))
+        counts = [len(batch.transaction_id) for batch in batches]
+        rows = sum(counts)
         degraded, hits = np.zeros((2, rows), np.uint32)
         values = [b""] * rows
         if not replies:
@@ -557,8 +558,8 @@ class Lookups:
                 lost = [isinstance(one, Exception) for one in reply]
                 degraded |= np.array(lost) * _UNREAD
         results, start = [], 0
-        for batch in batches:
-            part = slice(start, start + len(batch))
+        for count in counts:
+            part = slice(start, start + count)
             results.append(LookupResult(values[part], hits[part], degraded[part]))
             start = part.stop
         return results

@@ -125,14 +125,17 @@ class Reader:
         if self._width is not None:
             columns = self._width.repeat(np.diff(call.first_key))
         values = unpack_values(answer[0], columns=columns)
-        entities, count = len(call.code), len(batch)
+        entities, count = len(call.code), len(batch.transaction_id)
         known = count < len(self._reach)
         reach = self._reach[count] if known else _repeated(self._reach[1], count)
-        codes = zip(call.code, call.first_key[:-1], strict=True)
+        order = order_of(entries)
+        keys = []
+        for code, first in zip(call.code, call.first_key[:-1], strict=True):
+            keys.append(code + first)
         rows = Rows(
-            entity=np.concatenate([code + first for code, first in codes]),
+            entity=np.concatenate(keys),
             time_us=np.concatenate([batch.event_time_us] * entities),
-            order=np.concatenate([order_of(entries)] * entities),
+            order=np.concatenate([order] * entities),
             delay_us=reach.delay_us,
             windows_us=reach.windows_us,
             back_us=reach.back_us,
@@ -152,9 +155,13 @@ class Reader:
             part = slice(entity * count, (entity + 1) * count)
             own = sums.part(part)
             if demands:
-                keys = call.first_key[entity : entity + 2]
                 others = self._others(
-                    entity, values.entries, rows, places, part=part, keys=keys
+                    entity,
+                    values.entries,
+                    rows,
+                    places,
+                    part=part,
+                    keys=call.first_key[entity : entity + 2],
                 )
                 own = replace(own, others=others)
             parts.append(own)

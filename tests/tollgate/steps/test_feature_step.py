@@ -172,7 +172,7 @@ def test_metrics_say_what_happened(
     with server:
         step = step_over(server.url, spec_path=spec_path, monkeypatch=monkeypatch)
         bits = applied(step, b"1")[1]
-        step._metrics.batch(np.array([bits, 0], np.uint32))
+        step._metrics.count(np.array([bits, 0], np.uint32))
         step._metrics.close()  # it exports the rest
     assert reported["tollgate_store_calls_total answered"] == 1
     assert reported["tollgate_store_call_seconds_count"] == 1
@@ -183,7 +183,7 @@ def test_metrics_say_what_happened(
     assert reported["tollgate_feed_watermark_seconds purchases"] == NOW_US / 1e6
     for number in range(5):  # as many failures as open the breaker
         bits = applied(step, b"%d" % (2 + number))[1]
-        step._metrics.batch(np.array([bits], np.uint32))
+        step._metrics.count(np.array([bits], np.uint32))
     step._metrics.export()
     assert reported["tollgate_last_known_bytes"] > 0
     assert reported["tollgate_store_breaker_state"] == 2
@@ -291,7 +291,7 @@ def test_a_table_that_was_loaded_is_in_the_vector_and_its_hit_rate_on_the_page(
             for number in (b"1", b"2"):
                 _, bits = applied(step, number)
                 assert bits & Degraded.TABLE_MISSING == degraded
-            step._metrics.batch(np.array([bits], np.uint32))
+            step._metrics.count(np.array([bits], np.uint32))
             step.finalize()
             family = "tollgate_table_values_total"
             assert reported[f"{family} memory"] == (2 if loaded else 1)
@@ -333,7 +333,7 @@ def test_a_row_that_its_hook_fails_for_is_scored_marked_and_counted(
             bits = context["degraded"]
             assert features[-1] == number
             assert bool(bits & Degraded.HOOK_FAILED) is failed
-            step._metrics.batch(np.array([bits], np.uint32))
+            step._metrics.count(np.array([bits], np.uint32))
         step.finalize()
         assert reported["tollgate_degraded_rows_total HOOK_FAILED"] == 1
         path.with_name("hook.py").write_text(HOOK.replace("9, 0", "0, 9"))

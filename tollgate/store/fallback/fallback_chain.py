@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -58,6 +58,9 @@ from tollgate.store.store_events import Call, Purchases
 log = logging.getLogger(__name__)
 
 
+_MOST_DURATIONS = 100_000  # without a reader, such as in a replay, the oldest leave
+
+
 class Spool(Protocol):
     """Store purchases that the store did not apply, or maybe not."""
 
@@ -91,7 +94,8 @@ class StoreCounts:
     Count events since the start, for the metrics.
 
     Attributes:
-        call_s: Duration of the batch's call of the store; None without one.
+        call_s: Duration of the last batch's call of the store; None without one.
+        durations_s: Duration of each call; whoever exports them removes them.
         calls: Calls by outcome: answered, partial, late, unknown, failed; and not_made
             while the circuit breaker is open.
         known: Entity values found in the cache while the store was unavailable.
@@ -107,12 +111,19 @@ class StoreCounts:
     def clear(self) -> None:
         """Reset all counts."""
         self.call_s: float | None = None
+        self.durations_s: deque[float] = deque(maxlen=_MOST_DURATIONS)
         self.calls: Counter[str] = Counter()
         self.known = 0
         self.unknown = 0
         self.spooled = 0
         self.spool_full = 0
         self.earlier: Counter[str] = Counter()
+
+    def count_call(self, outcome: str, *, call_s: float) -> None:
+        """Count a call of the store by its outcome and its duration."""
+        self.calls[outcome] += 1
+        self.call_s = call_s
+        self.durations_s.append(call_s)
 
     def count_last_known(self, known: npt.NDArray[np.bool_]) -> None:
         """Count look-ups of last known values: found or not; [K]."""
@@ -176,7 +187,7 @@ class StoreCaller:
         write: Sequence[bool],
         *,
         now_us: int,
-        query: TableQuery,
+        query: TableQuery | None,
         on_wait: WaitCallback = do_nothing,
     ) -> tuple[list[Answer] | StoreError, Sequence[Any]]:
         """
@@ -186,7 +197,7 @@ class StoreCaller:
             packed: Batches.
             write: Per batch, False for a dry run.
             now_us: The clock.
-            query: The values of tables that the batches need.
+            query: The values of tables that the batches need; None without tables.
             on_wait: Called while the store works; not called if no command could be
                 sent.
 
@@ -204,10 +215,11 @@ class StoreCaller:
             for one, writes in zip(packed, write, strict=True)
             if one.call.keys
         ]
-        feeds = self._feeds.commands(now_us, newest_us=_newest_us(packed, write))
-        tables = query.commands()
-        lookups = self._lookups.commands([one.purchases for one in packed])
-        extra_commands = [*feeds, *tables, *lookups]
+        batches = [one.purchases for one in packed]
+        newest_us = _newest_us(batches, write) if any(write) else None
+        feeds = self._feeds.commands(now_us, newest_us=newest_us)
+        tables = query.commands() if query is not None else []
+        extra_commands = [*feeds, *tables, *self._lookups.commands(batches)]
         started_s = time.perf_counter()
         answers: list[Answer] | StoreError
         try:
@@ -219,18 +231,19 @@ class StoreCaller:
             answers, replies = without_frames(part), part.replies
             outcome = outcome_of(part)
         except StoreError as error:
-            counts.call_s = time.perf_counter() - started_s
-            counts.calls[outcome_of(error)] += 1
+            duration_s = time.perf_counter() - started_s
+            counts.count_call(outcome_of(error), call_s=duration_s)
             self._failed(error)
             return without_frames(error), ()
-        counts.call_s = time.perf_counter() - started_s
-        counts.calls[outcome] += 1
+        counts.count_call(outcome, call_s=time.perf_counter() - started_s)
         if self._breaker.state is not BreakerState.CLOSED:
             log.warning("the store answers again")
         self._breaker.succeeded()
         if feeds:
             self._feeds.note(replies[: len(feeds)])
-        self._tables.take_replies(query, replies[len(feeds) : len(feeds) + len(tables)])
+        if query is not None:
+            first = len(feeds)
+            self._tables.take_replies(query, replies[first : first + len(tables)])
         return answers, replies[len(feeds) + len(tables) :]
 
     def close(self) -> None:
@@ -248,16 +261,16 @@ class StoreCaller:
             self._prober.wake()
 
 
-def _newest_us(packed: Sequence[Packed], write: Sequence[bool]) -> int | None:
+def _newest_us(batches: Sequence[Purchases], write: Sequence[bool]) -> int | None:
     """
     Return the event time of the newest purchase that is written; None without one.
     """
     return max(
-        (
-            int(one.purchases.event_time_us.max())
-            for one, writes in zip(packed, write, strict=True)
+        [
+            int(np.maximum.reduce(batch.event_time_us))
+            for batch, writes in zip(batches, write, strict=True)
             if writes
-        ),
+        ],
         default=None,
     )
 
@@ -428,7 +441,7 @@ class FallbackChain:
         """
         now_us = self._wall_us()
         packed = [self._online.pack(batch) for batch in batches]
-        query = self.tables.plan(batches)
+        query = self.tables.plan(batches) if self._spec.tables else None
 
         def work_while_waiting() -> None:
             on_wait()
@@ -438,34 +451,40 @@ class FallbackChain:
             packed, write, now_us=now_us, query=query, on_wait=work_while_waiting
         )
         lookups = self._lookups.read(batches, found)
-        held = self.tables.read(query)
-        if self._spec.tables:
+        stale = self.feeds.stale(now_us)
+        if query is not None:
+            held = self.tables.read(query)
             packed = [
                 structs.replace(one, tables=table.columns)
                 for one, table in zip(packed, held, strict=True)
             ]
-        stale = self.feeds.stale(now_us)
         scored = []
         for position, (one, writes) in enumerate(zip(packed, write, strict=True)):
+            own = lookups[position]
             answer, lost = reply_of_call(answers, position, call=one.call)
             if lost is None:
-                result = self._read_reply(one, answer, writes=writes)
+                result = self._read_reply(one, answer, writes=writes, lookups=own)
             else:
                 unknown = isinstance(answers, OutcomeUnknown)
                 applied = Applied.UNKNOWN if unknown else Applied.NO
                 result = self._read_partly(
-                    one, answer, lost=lost, writes=writes, applied=applied
+                    one,
+                    answer,
+                    lost=lost,
+                    writes=writes,
+                    applied=applied,
+                    lookups=own,
                 )
-            result.degraded[:] |= lookups[position].degraded
+            result.degraded[:] |= own.degraded
             if self._spec.fields:
                 result.degraded[:] |= self._essentials.missing_fields(
                     one.purchases.fields, len(one.purchases)
                 )
-            if self._spec.tables:
+            if query is not None:
                 self._add_tables(result, held[position])
             if stale:
                 result.degraded[:] |= _FEED_STALE | self._essentials.stale_feeds(stale)
-            scored.append(structs.replace(result, lookups=lookups[position]))
+            scored.append(result)
         return scored
 
     def wait_for_store(self, deadline_s: float) -> None:
@@ -487,17 +506,26 @@ class FallbackChain:
         if not packed.call.keys:
             return
         answer, lost = empty_reply(packed.call)
-        self._read_partly(packed, answer, lost=lost, writes=False, applied=Applied.NO)
+        self._read_partly(
+            packed,
+            answer,
+            lost=lost,
+            writes=False,
+            applied=Applied.NO,
+            lookups=NO_LOOKUPS,
+        )
 
     def close(self) -> None:
         """Stop the prober and close the connection."""
         self._caller.close()
 
-    def _read_reply(self, one: Packed, answer: Answer, *, writes: bool) -> Scored:
+    def _read_reply(
+        self, one: Packed, answer: Answer, *, writes: bool, lookups: LookupResult
+    ) -> Scored:
         """Read the store's reply, and cache its values for a later failure."""
         read = self._online.read(one, answer)
         corrupt = (read.degraded & _STATE_CORRUPT) != 0
-        if corrupt.any():
+        if np.count_nonzero(corrupt):
             read.degraded[:] |= self._essentials.missing_entities(
                 np.broadcast_to(corrupt, (len(self._spec.entities), len(corrupt)))
             )
@@ -508,6 +536,7 @@ class FallbackChain:
             degraded=read.degraded,
             applied=read.applied,
             age_us=np.zeros(len(read.applied), np.int64),
+            lookups=lookups,
         )
 
     def _read_partly(
@@ -518,6 +547,7 @@ class FallbackChain:
         lost: npt.NDArray[np.bool_],
         writes: bool,
         applied: Applied,
+        lookups: LookupResult,
     ) -> Scored:
         """Use the store's reply, and where it is lost last known values or defaults."""
         call = one.call
@@ -555,6 +585,7 @@ class FallbackChain:
             degraded=degraded,
             applied=np.where(fallback_rows, np.uint8(applied), read.applied),
             age_us=age_us.max(axis=0),
+            lookups=lookups,
         )
 
     def _defaulted(
