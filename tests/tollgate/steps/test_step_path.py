@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
+import pytest
 
 import tollgate
-from loadtests.feature_step import open_step, request_of
-from tollgate.schema import CONTEXT, Degraded, context_dtype
+from tests.support.steps.in_process_steps import NOW_US, Pipeline, bought, request, use
+from tests.support.steps.triton_classes import Request
 
+REPOSITORY = Path(__file__).parents[3] / "model_repository"
 ROWS = 32
 MOST_FILES = 15
 MOST_CHANGES_OF_FILE = 45
@@ -40,39 +40,37 @@ def files_called(work: Callable[[], Any]) -> list[str]:
     return files
 
 
-def batch(number: int) -> list[Any]:
-    """Make one request for each row, by customers and terminals of earlier batches."""
-    rows = np.arange(ROWS)
-    now_us = time.time_ns() // 1000
-    columns = {
-        "transaction_id": np.array([b"%d-%d" % (number, row) for row in rows]),
-        "customer_id": np.array([b"customer-%d" % (row // 2) for row in rows]),
-        "terminal_id": np.array([b"terminal-%d" % row for row in rows]),
-        "amount": 1.25 * (rows + 1),
-        "event_time": now_us - 60_000_000 + rows,
-    }
-    return [request_of(columns, row) for row in range(ROWS)]
+def batch(number: int) -> list[Request]:
+    """Make one request for each row, of customers and terminals of earlier batches."""
+    return [
+        request(
+            bought(
+                f"{number}-{row}",
+                customer=f"customer {row // 2}",
+                terminal=f"terminal {row}",
+                amount=1.25 * (row + 1),
+                at_us=NOW_US + number * 1_000_000 + row,
+            )
+        )
+        for row in range(ROWS)
+    ]
 
 
-def test_batch_changes_between_few_files(store_url: str) -> None:
-    """A batch without any trouble: 15 files, 45 changes of file at most."""
-    step = open_step(store_url, {"store_deadline_ms": "5000"})
+def test_batch_calls_few_files(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch without trouble: at most 15 files, and 45 changes from one to another."""
+    use(monkeypatch, store_url=store_url, journal_url="")
+    steps = Pipeline(
+        REPOSITORY / "fraud_features" / "1", REPOSITORY / "fraud_decision" / "1"
+    )
     try:
         for number in range(3):
-            step.execute(batch(number))
+            steps.contexts(*batch(number))
         requests = batch(3)
-        responses: list[Any] = []
-        files = files_called(lambda: responses.extend(step.execute(requests)))
+        files = files_called(lambda: steps.features.execute(requests))
+        degraded = steps.contexts(*batch(4))["degraded"]
     finally:
-        step.finalize()
-    dtype = context_dtype(("customer", "terminal"))
-    contexts = [
-        tensor.as_numpy().view(dtype)
-        for response in responses
-        for tensor in response.tensors
-        if tensor.name() == CONTEXT
-    ]
-    assert [int(one["degraded"][0, 0]) for one in contexts] == [Degraded(0)] * ROWS
+        steps.close()
+    assert degraded.tolist() == [0] * ROWS
     assert len(set(files)) <= MOST_FILES, sorted(set(files))
     changes = sum(before != after for before, after in pairwise(files))
     assert changes <= MOST_CHANGES_OF_FILE, files
