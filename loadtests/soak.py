@@ -38,7 +38,7 @@ from tollgate.errors import ServerError
 from tollgate.load.process_usage import use_of
 from tollgate.load.surroundings import measured_on
 from tollgate.server.processes.environment import SHM
-from tollgate.server.triton.shared_memory import region_prefix
+from tollgate.server.triton.launcher import region_prefix
 from tollgate.supervisor.fault_log import read_faults
 from tollgate.testing.supervised import Supervised, supervised
 

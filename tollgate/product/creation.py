@@ -309,7 +309,7 @@ def create_product(
         ConversionError: The model cannot be converted.
         ServerError: It does not serve.
     """
-    from tollgate.repository.models.staging import staging
+    from tollgate.repository.versions import staging
 
     product = plan.choices.product
     require_free(repository, product)

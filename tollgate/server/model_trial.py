@@ -6,6 +6,7 @@ A server that loads the same file must give the same answers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,23 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import RepositoryError, ServerError
-from tollgate.repository.models.speed import BATCHES, made_up_rows
+from tollgate.repository.models.artifact_file import (
+    TOLERANCE,
+    read_artifact,
+    require_proof,
+)
+from tollgate.repository.models.candidate import require_fit
+from tollgate.repository.models.model_files import MODEL_FILE
+from tollgate.repository.models.speed import (
+    BATCHES,
+    Measure,
+    ModelBudget,
+    made_up_rows,
+    read_budget,
+    require_budget,
+    us_per_row,
+)
+from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import FEATURES, PROBABILITIES
 from tollgate.server.triton import control
 from tollgate.server.triton.control import Reachable
@@ -22,9 +39,6 @@ from tollgate.server.triton.onnx_session import OnnxSession
 
 F32 = npt.NDArray[np.float32]
 
-# Releases of onnxruntime add up in different orders; conversion is proven to the same
-# tolerance.
-_TOLERANCE = 1e-5
 _ANSWER_S = 10.0  # the first request of a model may be a slow one
 
 
@@ -74,7 +88,7 @@ def try_model(model: Path) -> Trial:
     if len(answers) != len(rows) or answers.ndim != 2:
         problem = f"has shape {list(answers.shape)} for {len(rows)} rows"
         raise RepositoryError(model, problem, where=PROBABILITIES)
-    wrong = ~((answers >= -_TOLERANCE) & (answers <= 1 + _TOLERANCE)).all(axis=1)
+    wrong = ~((answers >= -TOLERANCE) & (answers <= 1 + TOLERANCE)).all(axis=1)
     if wrong.any():
         first = answers[int(np.argmax(wrong))].tolist()
         problem = f"{first} for an ordinary row: not probabilities"
@@ -111,7 +125,7 @@ def require_answers(
             version=version,
         )
         found, wanted = answer[PROBABILITIES], trial.probabilities[:count]
-        if found.shape == wanted.shape and np.abs(found - wanted).max() <= _TOLERANCE:
+        if found.shape == wanted.shape and np.abs(found - wanted).max() <= TOLERANCE:
             continue
         raise ServerError(
             step,
@@ -150,8 +164,8 @@ def _apart(
     each[~np.isfinite(each)] = np.inf
     delta = each.max(axis=1)
     row = int(delta.argmax())
-    if delta[row] > _TOLERANCE:
-        over = int((delta > _TOLERANCE).sum())
+    if delta[row] > TOLERANCE:
+        over = int((delta > TOLERANCE).sum())
         raise ServerError(
             step,
             f"version {version} answers {over:,} of {len(delta):,} raw rows otherwise "
@@ -171,3 +185,68 @@ def _run(session: OnnxSession, rows: F32) -> F32:
         problem = f"onnxruntime {session.version}: {' '.join(str(error).split())}"
         raise RepositoryError(session.path, problem) from error
     return answer
+
+
+# Check a model, published or copied in by hand, before it counts as a version.
+
+
+class Proven(msgspec.Struct, frozen=True):
+    """
+    A model that passed all checks.
+
+    Attributes:
+        trial: Rows with its answers.
+        us_per_row: Rows of a batch -> the fastest time per row, µs.
+        budget: Budget that the time was compared with.
+    """
+
+    trial: Trial
+    us_per_row: dict[int, float]
+    budget: ModelBudget
+
+
+def prove(
+    version: Path,
+    snapshot: RepositorySnapshot,
+    *,
+    product: str,
+    measure: Measure = us_per_row,
+    progress: Callable[[str], None] = lambda done: None,
+) -> Proven:
+    """
+    Check that a version could serve in its product as it is released.
+
+    Args:
+        version: Directory with its files; no other process changes it.
+        snapshot: The model repository.
+        product: Name of the ensemble.
+        measure: Times a model.onnx: rows of a batch -> µs per row.
+        progress: Called with a description of each check that passed.
+
+    Raises:
+        RepositoryError: The files are not those in their record, were not proven for
+            our onnxruntime, do not fit the product, do not run or break the budget.
+        SpecError: The features.yaml cannot be used.
+        PolicyError: The policy.yaml cannot be used.
+    """
+    require_fit(version, snapshot, product=product)
+    require_proof(version)
+    progress("the files are what they say, are proven, and fit the repository")
+    oracle = read_artifact(version).oracle
+    if oracle is not None:
+        for line in (*oracle.lines, *(f"warning: {one}" for one in oracle.warnings)):
+            progress(line)
+    model = version / MODEL_FILE
+    trial = try_model(model)
+    budget = read_budget(snapshot.product(product))
+    taken = measure(model)
+    require_budget(model, taken, budget=budget)
+    progress(_speed(taken, budget))
+    return Proven(trial, taken, budget)
+
+
+def _speed(us_per_row: dict[int, float], budget: ModelBudget) -> str:
+    found = ", ".join(f"{us:.1f} at {rows}" for rows, us in us_per_row.items())
+    largest = max(us_per_row)
+    limit_us = budget.limit_us_per_row(largest)
+    return f"µs per row: {found}; budget {limit_us:.0f} at {largest} ({budget.source})"

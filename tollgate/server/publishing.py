@@ -26,21 +26,20 @@ from tollgate.repository.hashes import hash_version
 from tollgate.repository.models.candidate import require_files, require_unchanged
 from tollgate.repository.models.features_version import new_features
 from tollgate.repository.models.speed import Measure, ModelBudget, us_per_row
-from tollgate.repository.models.staging import Staging
 from tollgate.repository.product_models import Product
 from tollgate.repository.releases.release_file import read_release, release_path
 from tollgate.repository.releases.serving_plan import Part
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import (
+    Staging,
     list_versions,
     place_version,
     staged_version,
     withdraw_version,
 )
 from tollgate.schema import public_name
-from tollgate.server.model_trial import SourceAnswers, Trial, require_answers
+from tollgate.server.model_trial import SourceAnswers, Trial, prove, require_answers
 from tollgate.server.serving.copy_slots import Slots
-from tollgate.server.serving.model_checks import prove
 from tollgate.server.triton import control, placement
 from tollgate.server.triton.control import Reachable
 from tollgate.server.triton.launcher import TritonServer

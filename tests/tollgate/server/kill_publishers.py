@@ -20,10 +20,9 @@ import time
 from pathlib import Path
 
 from tollgate.repository.lint.product_rules import check
-from tollgate.repository.models.staging import PREFIX
 from tollgate.repository.releases.rendering import plan_load
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.repository.versions import list_versions
+from tollgate.repository.versions import PREFIX, list_versions
 from tollgate.server.publishing import publish
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"

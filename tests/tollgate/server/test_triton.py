@@ -18,8 +18,7 @@ import pytest
 from tollgate.errors import RepositoryError, ServerError, SetupError
 from tollgate.server.processes.environment import SHM, free_port
 from tollgate.server.triton import control, launcher
-from tollgate.server.triton.launcher import TritonServer
-from tollgate.server.triton.shared_memory import region_prefix
+from tollgate.server.triton.launcher import TritonServer, region_prefix
 
 pytestmark = pytest.mark.slow
 

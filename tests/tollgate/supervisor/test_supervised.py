@@ -20,8 +20,8 @@ from tollgate.server.address import find_server
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.serving.embedded import serve
 from tollgate.server.triton.control import Endpoint
+from tollgate.server.triton.launcher import region_prefix
 from tollgate.server.triton.probe import probe
-from tollgate.server.triton.shared_memory import region_prefix
 from tollgate.supervisor.fault_log import Fault
 from tollgate.supervisor.health_probe import HealthProbe
 from tollgate.supervisor.product_supervisor import ProductSupervisor

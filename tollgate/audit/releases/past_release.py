@@ -29,8 +29,7 @@ from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.policy import POLICY_FILE, Policy, RowFacts, load_policy
 from tollgate.repository.hashes import SHORT_DIGITS, hash_file
-from tollgate.repository.models.arithmetic import Arithmetic, arithmetic_of
-from tollgate.repository.models.model_files import MODEL_FILE
+from tollgate.repository.models.model_files import MODEL_FILE, Arithmetic, arithmetic_of
 from tollgate.repository.releases.release_file import RELEASE_FILE, Release
 from tollgate.repository.releases.release_history import find_release
 from tollgate.schema import FEATURES, MAX_BATCH_ROWS, PROBABILITIES

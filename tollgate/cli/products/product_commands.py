@@ -202,7 +202,7 @@ def remove(
     """Remove a product from the repository, with all its versions and releases."""
     from tollgate.cli.products import product_prompts
     from tollgate.product.placement import displace, folders_of
-    from tollgate.repository.models.staging import staging
+    from tollgate.repository.versions import staging
 
     chosen = console.settings(repository=repository, state=state)
     folder = chosen.repository_path

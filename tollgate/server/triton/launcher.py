@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import platform
 import re
@@ -21,6 +22,7 @@ from tollgate.errors import RepositoryError, ServerError, SetupError
 from tollgate.schema import ARRIVED_HEADER, CONTEXT_KEY_VARIABLE
 from tollgate.server.processes.child import Child
 from tollgate.server.processes.environment import (
+    SHM,
     Wheel,
     find_wheel,
     free_port,
@@ -36,7 +38,6 @@ from tollgate.server.triton.metrics_page import PATH as METRICS_PATH
 from tollgate.server.triton.metrics_page import MetricsPage
 from tollgate.server.triton.placement import has_gpu
 from tollgate.server.triton.private_names import draw_suffix, unlink_private
-from tollgate.server.triton.shared_memory import region_prefix, remove_regions
 from tollgate.server.triton.step_python import build_step_python, server_environment
 from tollgate.tracing import BATCHES_FILE, BATCHES_VARIABLE, TRACE_FOLDER
 from tollgate.tracing.collecting import SpanCollector
@@ -472,3 +473,19 @@ class TritonServer:
 def bracketed(host: str) -> str:
     """Write an address so that a port can follow it."""
     return f"[{host}]" if ":" in host else host
+
+
+# Name and remove the shared memory of Triton and its Python steps.
+
+
+def region_prefix(state: Path) -> str:
+    """Return the name prefix of a state folder's shared-memory regions."""
+    numbers = state.stat()
+    text = f"{numbers.st_dev}:{numbers.st_ino}:{state}"
+    return f"tollgate_{hashlib.sha256(text.encode()).hexdigest()[:12]}_"
+
+
+def remove_regions(state: Path, *, shm: Path = SHM) -> None:
+    """Remove the shared memory that a killed server of this folder left behind."""
+    for region in shm.glob(f"{region_prefix(state)}*"):
+        region.unlink(missing_ok=True)

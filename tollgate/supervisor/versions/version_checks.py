@@ -22,7 +22,7 @@ from tollgate.repository.lint.product_rules import require_sound
 from tollgate.repository.models.artifact_file import ARTIFACT_FILE
 from tollgate.repository.models.candidate import require_files
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.server.serving.model_checks import prove
+from tollgate.server.model_trial import prove
 
 TIMEOUT_S = 120.0
 _NICE = 10  # serving processes on this machine have priority

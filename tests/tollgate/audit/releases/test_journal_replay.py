@@ -18,7 +18,7 @@ from tests.support.audit.decided_records import decided, opened
 from tests.support.audit.random_records import REPOSITORY, SPEC_HASH, made
 from tollgate.audit.releases.journal_replay import replay
 from tollgate.audit.worker.reasons import ReasonSealer
-from tollgate.repository.models.arithmetic import arithmetic_of
+from tollgate.repository.models.model_files import arithmetic_of
 from tollgate.repository.releases.release_file import read_release, write_release
 from tollgate.schema import Degraded
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from tollgate.repository.lint.product_rules import check
-from tollgate.repository.models.staging import remove_leftovers, staging
 from tollgate.repository.releases.rendering import plan_load
 from tollgate.repository.snapshot import RepositorySnapshot
+from tollgate.repository.versions import remove_leftovers, staging
 
 STAGE = """
 import sys, time
 from pathlib import Path
-from tollgate.repository.models.staging import staging
+from tollgate.repository.versions import staging
 with staging(Path(sys.argv[1])) as staged:
     staged.version.mkdir()
     (staged.version / "model.onnx").write_text("half")
