@@ -45,7 +45,7 @@ from tollgate.gateway.template import TEMPLATE, Gateway
 from tollgate.load.bodies import unframe
 from tollgate.server.processes.environment import free_port
 from tollgate_client import Tls, tls_from
-from tollgate_client.channel import CHANNEL_OPTIONS, open_channel
+from tollgate_client.addresses import CHANNEL_OPTIONS, open_channel
 from tollgate_client.options import bearer
 
 DIRECT = "direct"

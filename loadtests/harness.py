@@ -27,6 +27,7 @@ from tollgate.load.store_contents import (
 )
 from tollgate.load.traffic import Traffic, traffic_of
 from tollgate.server.serving.embedded import Embedded, serve
+from tollgate_client import ClientError
 
 REPOSITORY = CHECKOUT / "model_repository"
 
@@ -94,7 +95,7 @@ def run_command(
         if out is not None and not out.resolve().parent.is_dir():
             raise InputError("--out", f"{out.parent} is not a folder")
         report = measure(parsed)
-    except TollgateError as error:
+    except (TollgateError, ClientError) as error:
         name = parser.prog.removeprefix("python -m ")
         print(f"{name}: {error}", file=sys.stderr)
         return error.exit_status

@@ -45,9 +45,9 @@ from tollgate.load.hostile_requests import (
 )
 from tollgate.server.processes.environment import free_port
 from tollgate.testing.supervised import Supervised, supervised
-from tollgate_client.channel import CHANNEL_OPTIONS, open_channel
-from tollgate_client.codec import decisions_of
+from tollgate_client.addresses import CHANNEL_OPTIONS, open_channel
 from tollgate_client.options import bearer, tls_from
+from tollgate_client.wire import decisions_of
 
 _TIMEOUT_S = 10.0
 _SETTLE_S = 2.0  # time in which good requests continue after the last hostile one
@@ -316,7 +316,6 @@ async def _good(sender: Sender, rate: float, *, ended: asyncio.Event) -> int:
     infer = channel.unary_unary(
         MODEL_INFER,
         request_serializer=type(good_request(1, tag="")).SerializeToString,
-        response_deserializer=_answer_type().FromString,
     )
     tasks: set[asyncio.Task[None]] = set()
     began_s, number = perf_counter(), 0
@@ -329,12 +328,6 @@ async def _good(sender: Sender, rate: float, *, ended: asyncio.Event) -> int:
     await asyncio.gather(*tasks)
     await channel.close()
     return number
-
-
-def _answer_type() -> Any:
-    from tritonclient.grpc import service_pb2
-
-    return service_pb2.ModelInferResponse
 
 
 async def _count(metrics: GatewayMetrics, *, ended: asyncio.Event) -> None:

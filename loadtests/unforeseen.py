@@ -44,8 +44,8 @@ from tollgate.load.hostile_requests import MODEL_INFER, good_request
 from tollgate.server.address import find_server
 from tollgate.testing.supervised import Supervised
 from tollgate.worker import ERRORS_METRIC
-from tollgate_client.channel import CHANNEL_OPTIONS
-from tollgate_client.codec import decisions_of
+from tollgate_client.addresses import CHANNEL_OPTIONS
+from tollgate_client.wire import decisions_of
 
 PRODUCT = "fraud"
 _TIMEOUT_S = 20.0
@@ -195,7 +195,6 @@ class Sender:
             infer = channel.unary_unary(
                 MODEL_INFER,
                 request_serializer=type(good_request(1, tag="")).SerializeToString,
-                response_deserializer=_answer_type().FromString,
             )
             began_s = monotonic()
             while not ended.is_set():
@@ -218,12 +217,6 @@ class Sender:
             self.answered.add(f"{tag}-0".encode())
         else:
             self.lost[f"no decision: {decisions.error[0]}"[:200]] += 1
-
-
-def _answer_type() -> Any:
-    from tritonclient.grpc import service_pb2
-
-    return service_pb2.ModelInferResponse
 
 
 class JournalReader:

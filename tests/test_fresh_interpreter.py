@@ -75,10 +75,14 @@ def libraries(*extras: str) -> str:
     """Name, with commas, what can be imported where only these extras are installed."""
     more = dict(PROJECT["optional-dependencies"])
     more |= {part["name"]: part["dependencies"] for part in PARTS}
-    waiting = [
-        *PROJECT["dependencies"],
-        *(line for one in extras for line in more[one]),
-    ]
+    return importable(
+        PROJECT["dependencies"] + [line for one in extras for line in more[one]]
+    )
+
+
+def importable(requirements: list[str]) -> str:
+    """Name, with commas, what can be imported where only these are installed."""
+    waiting = [*requirements]
     packages: set[tuple[str, str]] = set()
     while waiting:
         wanted = Requirement(waiting.pop())
@@ -103,7 +107,7 @@ def libraries(*extras: str) -> str:
         ("tollgate.steps,tollgate.settings,tollgate.history,tollgate.replay", []),
         ("tollgate.store,tollgate.features,tollgate.policy,tollgate.validation", []),
         ("tollgate.explanation,tollgate.journal,tollgate.tracing", []),
-        ("tollgate_client,tollgate.testing", ["tollgate_client"]),
+        ("tollgate.testing", ["testing"]),
         ("tollgate.repository,tollgate.server,tollgate.cli", ["server"]),
         ("tollgate.supervisor,tollgate.observability", ["server"]),
         ("converters,tollgate.simulate,tollgate.evaluation", ["tollgate_converters"]),
@@ -116,6 +120,14 @@ def test_modules_import_with_the_libraries_they_claim(
 ) -> None:
     """A core install imports what runs in a step; extras and parts import their own."""
     python(IMPORT_ALL, modules, libraries(*extras))
+
+
+def test_the_client_imports_with_numpy_and_grpc_alone() -> None:
+    """Nothing of ours, either: a service installs it without Tollgate."""
+    (client,) = (part for part in PARTS if part["name"] == "tollgate_client")
+    code = IMPORT_ALL + "print({'tollgate', 'google'} & set(sys.modules))"
+    allowed = importable(client["dependencies"])
+    assert python(code, "tollgate_client", allowed) == "set()\n"
 
 
 def test_a_step_reads_its_files_with_the_core_alone() -> None:

@@ -31,7 +31,12 @@ else:
 
 HOUSE = Path(__file__).resolve().parent.parent
 PAPERS = sorted(
-    [*HOUSE.glob("*.md"), *HOUSE.glob("docs/**/*.md"), *HOUSE.glob("helm/*.md")]
+    [
+        *HOUSE.glob("*.md"),
+        *HOUSE.glob("docs/**/*.md"),
+        *HOUSE.glob("helm/*.md"),
+        *HOUSE.glob("clients/python/*.md"),
+    ]
 )
 PROJECT, *_ = PROJECTS = [
     tomllib.loads((HOUSE / folder / "pyproject.toml").read_text())["project"]

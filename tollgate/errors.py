@@ -20,14 +20,11 @@ Define every error that Tollgate raises on purpose.
     │   │   └── StorePartial          part of a cluster responded, another part did not
     │   └── StoreCorrupt              an entity value does not match its checksum
     ├── JournalError                  a piece of the journal is damaged, or none at all
-    ├── ConversionError               a model cannot be converted, and why
-    │   ├── ParityError               the converted model differs from its source
-    │   └── TradeError                the smaller model loses more than it may
-    └── ClientError                   a call failed
-        ├── InvalidRequest            the request is wrong; sending it again is futile
-        ├── DeadlineExceeded          no response in time
-        └── Unavailable               no server, or it refused to work
-            └── Overloaded            ... because it has too much to do
+    └── ConversionError               a model cannot be converted, and why
+        ├── ParityError               the converted model differs from its source
+        └── TradeError                the smaller model loses more than it may
+
+The client's errors are in `tollgate_client.errors`.
 
 Constructors take facts, store them as attributes and write the message: the event, the
 value, the remedy.
@@ -261,28 +258,6 @@ class TradeError(ConversionError):
     """A smaller model loses more than was allowed."""
 
     exit_status = 1
-
-
-class ClientError(TollgateError):
-    """A call to the server failed."""
-
-
-class InvalidRequest(ClientError):
-    """The request is invalid; sending it again is futile."""
-
-    exit_status = 2
-
-
-class DeadlineExceeded(ClientError):
-    """No response came in time."""
-
-
-class Unavailable(ClientError):
-    """No server responds, or it refused to work."""
-
-
-class Overloaded(Unavailable):
-    """The server has more to decide than it can in time; nothing was done."""
 
 
 def install_remedy(extra: str) -> str:

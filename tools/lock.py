@@ -20,7 +20,7 @@ PROJECTS = (
 )
 EXTRAS = (
     *("server", "image", "load", "baseline"),
-    *("stream", "fleet", "traces", "dev"),
+    *("stream", "testing", "fleet", "traces", "dev"),
 )
 HEAD = (
     "# Exact pins for Python 3.10 to 3.12 on Linux x86-64; `make lock` renews them.\n"

@@ -24,13 +24,19 @@ from loadtests.paced.scenario import (
     read_scenario,
     read_scenarios,
 )
-from tollgate.errors import ClientError, DeadlineExceeded, InputError, InvalidRequest
+from tollgate.errors import InputError
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.load.results import ANSWERED, CALL, NO_ANSWER, fault_bits
 from tollgate.load.surroundings import measured_on
 from tollgate.load.synthetic import synthetic_purchases
 from tollgate.schema import AMOUNT, MAX_BATCH_ROWS
-from tollgate_client import Client, Decisions
+from tollgate_client import (
+    Client,
+    ClientError,
+    DeadlineExceeded,
+    Decisions,
+    InvalidRequest,
+)
 
 # The request mix of the users: share of each product, and rows per request.
 

@@ -9,15 +9,16 @@ by their type, ids by the way they are generated.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tritonclient.grpc import service_pb2
 
 from tollgate.errors import InputError
 from tollgate.load.bodies import frame
-from tollgate_client.codec import requests_of
-from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client.contract import FRAUD_INPUTS
+from tollgate_client.inputs import check_columns
+from tollgate_client.wire import requests_of
 
 _LENGTH_BYTES = 4  # before each element of a BYTES tensor
 DEADLINE_S = 1.0  # the client's default deadline
@@ -27,7 +28,7 @@ Columns = Mapping[str, npt.NDArray[np.generic]]
 
 def fraud_requests(
     columns: Columns, *, rows: int, product: str = "fraud", deadline_s: float
-) -> list[Any]:
+) -> list[bytes]:
     """
     Convert columns to requests of the fraud product.
 
@@ -38,7 +39,7 @@ def fraud_requests(
         deadline_s: Deadline of each request, s.
 
     Returns:
-        N ModelInferRequests.
+        N encoded ModelInferRequests.
     """
     return list(
         requests_of(
@@ -74,9 +75,10 @@ def bodies_of(
         uint8 [B, L].
     """
     first = {name: column[:rows] for name, column in columns.items()}
-    (request,) = fraud_requests(
+    (encoded,) = fraud_requests(
         first, rows=rows, product=product, deadline_s=deadline_s
     )
+    request = service_pb2.ModelInferRequest.FromString(encoded)
     if ids is not None:
         request.id = ids[0].decode()
     template = frame(request.SerializeToString())

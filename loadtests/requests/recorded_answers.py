@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 from tollgate.errors import InputError
 from tollgate.load.bodies import unframe
 from tollgate.schema import Degraded
-from tollgate_client.codec import texts_of
+from tollgate_client.wire import texts_of
 
 _RECORD = struct.Struct("<QQiIII")  # struct record of vary.c
 _COUNTS = struct.Struct("<QQ")

@@ -12,10 +12,10 @@ import json
 import numpy as np
 import pytest
 
-from tollgate.errors import DeadlineExceeded, InvalidRequest, Unavailable
-from tollgate_client import Client, join
-from tollgate_client.codec import requests_of
-from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client import Client, DeadlineExceeded, InvalidRequest, Unavailable, join
+from tollgate_client.contract import FRAUD_INPUTS
+from tollgate_client.inputs import check_columns
+from tollgate_client.wire import requests_of
 
 pytestmark = pytest.mark.slow
 

@@ -2,11 +2,11 @@
 
 from tollgate_client import BreakerRules, Decision, RetryRules
 from tollgate_client.addresses import Ring
-from tollgate_client.asker import Memory
+from tollgate_client.attempts import RetryBudget
 from tollgate_client.breaker import Breaker, State
-from tollgate_client.columns import FRAUD_INPUTS
-from tollgate_client.purchase import encode
-from tollgate_client.retry import RetryBudget
+from tollgate_client.contract import FRAUD_INPUTS
+from tollgate_client.fallback import DecisionCache
+from tollgate_client.inputs import encode_purchase
 
 RULES = BreakerRules(failures_in_a_row=3, recent_calls=10, open_s=1.0, jitter=0.0)
 
@@ -110,13 +110,13 @@ def purchase(number, amount=1.0):
         "amount": amount,
         "event_time": 1_600_000_000_000_000,
     }
-    return encode(values, inputs=FRAUD_INPUTS, fields={})
+    return encode_purchase(values, inputs=FRAUD_INPUTS, fields={})
 
 
 def test_memory_knows_the_same_purchase_and_no_other():
     """Same id and content; the first answer stays; an old one is none."""
     clock = Clock()
-    memory = Memory(10, age_s=60, clock=clock)
+    memory = DecisionCache(10, age_s=60, clock=clock)
     first = Decision(decision="review", source="model")
     memory.remember(purchase(1), first)
     memory.remember(purchase(1), Decision(decision="decline", source="model"))
@@ -129,11 +129,11 @@ def test_memory_knows_the_same_purchase_and_no_other():
 
 def test_memory_is_bounded_and_may_be_none():
     """The oldest leaves first."""
-    memory = Memory(3, age_s=60, clock=Clock())
+    memory = DecisionCache(3, age_s=60, clock=Clock())
     for number in range(5):
         memory.remember(purchase(number), Decision(decision="review", source="model"))
     known = [memory.recall(purchase(number)) is not None for number in range(5)]
     assert known == [False, False, True, True, True]
-    nothing = Memory(0, age_s=60, clock=Clock())
+    nothing = DecisionCache(0, age_s=60, clock=Clock())
     nothing.remember(purchase(1), Decision(decision="review", source="model"))
     assert len(nothing) == 0

@@ -9,9 +9,14 @@ import grpc
 import pytest
 from tritonclient.grpc import service_pb2_grpc
 
-from tollgate.errors import DeadlineExceeded, InvalidRequest, Overloaded, Unavailable
 from tollgate.testing import TestServer
-from tollgate_client import Client
+from tollgate_client import (
+    Client,
+    DeadlineExceeded,
+    InvalidRequest,
+    Overloaded,
+    Unavailable,
+)
 from tollgate_client.errors import clean, row_errors
 
 ROW = {

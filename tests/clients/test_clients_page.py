@@ -13,17 +13,19 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tollgate.schema import ANSWER_TYPES, DEADLINE_US, DRY_RUN, Degraded
 from tollgate.testing import TestServer
-from tollgate_client.codec import decisions_of
-from tollgate_client.counters import COUNTERS
-from tollgate_client.retry import WORTH_IT, WORTH_IT_THERE
+from tollgate_client.attempts import RETRY, RETRY_SAME_SERVER
+from tollgate_client.telemetry import COUNTERS
+from tollgate_client.wire import decisions_of
 
-PAGE = (Path(__file__).parents[2] / "docs" / "clients.md").read_text()
+CHECKOUT = Path(__file__).parents[2]
+PAGE = (CHECKOUT / "docs" / "clients.md").read_text()
+README = (CHECKOUT / "clients" / "python" / "README.md").read_text()
 SERVED_ON = "127.0.0.1:8001"
 
 
-def blocks(language):
-    """List the page's code blocks of one language."""
-    return re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S)
+def blocks(language, page=PAGE):
+    """List a page's code blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.M | re.S)
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -39,9 +41,21 @@ def test_python_examples_run(number, capsys):
     assert all(line.split()[0] in ("approve", "review") for line in told)
 
 
+@pytest.mark.parametrize("number", range(2))
+def test_examples_of_the_readme_run(number, capsys):
+    """The client's own README: many rows, and one payment."""
+    example = blocks("python", README)[number]
+    with TestServer() as server:
+        code = example.replace(SERVED_ON, server.url)
+        exec(compile(code, f"README.md, {number}", "exec"), {"__name__": "page"})
+    decisions = capsys.readouterr().out.split()
+    assert set(decisions) <= {"approve", "review", "model"}
+
+
 def test_there_are_no_other_examples():
     """A new one is run too."""
     assert len(blocks("python")) == 3
+    assert len(blocks("python", README)) == 2
 
 
 def test_the_json_for_grpcurl_is_a_request():
@@ -50,7 +64,8 @@ def test_the_json_for_grpcurl_is_a_request():
     request = json_format.Parse(text, service_pb2.ModelInferRequest())
     with TestServer() as server, grpc.insecure_channel(server.url) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        answer = decisions_of(stub.ModelInfer(request, timeout=30), latency_s=0.0)
+        response = stub.ModelInfer(request, timeout=30).SerializeToString()
+        answer = decisions_of(response, latency_s=0.0)
         (asked,) = server.asked
     assert (answer.decision.tolist(), answer.error.tolist()) == (["approve"], [""])
     assert (asked.transaction_id, asked.deadline_us) == ("q-1", 50_000)
@@ -82,8 +97,8 @@ def test_statuses_are_retried_as_the_page_says():
             said[name] = advice
     for code in grpc.StatusCode:
         advice = said.get(code.name, "no")
-        assert advice.startswith("yes") == (code in WORTH_IT), code
-        assert ("the same server" in advice) == (code in WORTH_IT_THERE), code
+        assert advice.startswith("yes") == (code in RETRY), code
+        assert ("the same server" in advice) == (code in RETRY_SAME_SERVER), code
 
 
 def test_metrics_are_those_that_are_counted():

@@ -10,9 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.clients.purchases import PATIENT, RULE, SHORT_S
-from tollgate.errors import InvalidRequest, Unavailable
 from tollgate.testing import Answer, TestServer
-from tollgate_client import AsyncDecisionClient, Coalescing, Options, RetryRules
+from tollgate_client import (
+    AsyncDecisionClient,
+    Coalescing,
+    InvalidRequest,
+    Options,
+    RetryRules,
+    Unavailable,
+)
 
 AHEAD_US = 2**62  # a day ahead and more: the server finds it, not the client
 

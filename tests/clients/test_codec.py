@@ -1,15 +1,19 @@
 """The codec writes and reads exactly what NVIDIA's own client does."""
 
+import contextlib
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tritonclient.grpc import InferInput, InferResult, service_pb2
 from tritonclient.utils import serialize_byte_tensor
 
-from tollgate.errors import ClientError
-from tollgate_client import join
-from tollgate_client.codec import bytes_tensor, decisions_of, requests_of, texts_of
-from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client import ClientError, join
+from tollgate_client.contract import FRAUD_INPUTS
 from tollgate_client.decisions import bad_rows
+from tollgate_client.inputs import check_columns
+from tollgate_client.wire import bytes_tensor, decisions_of, requests_of, texts_of
 
 TEXTS = ["", "a", "é", "x" * 128, "\x00\x00", "名前", "tab\tnewline\n"]
 
@@ -27,10 +31,13 @@ def random_columns(count, *, seed=0):
 
 
 def requests(columns, **changed):
-    """Write columns as requests."""
+    """Write columns as requests, and read them as a server does."""
     options = {"product": "fraud", "size": 32, "dry_run": False, "deadline_s": 0.05}
     rows = check_columns(columns, inputs=FRAUD_INPUTS)
-    return list(requests_of(rows, **{**options, **changed}))
+    return [
+        service_pb2.ModelInferRequest.FromString(request)
+        for request in requests_of(rows, **{**options, **changed})
+    ]
 
 
 def answer_message(outputs):
@@ -106,7 +113,7 @@ def test_an_answer_is_read_as_nvidias_client_reads_it():
     """Values agree with InferResult; reason codes are split."""
     message = answer_message(GOOD)
     theirs = InferResult(message)
-    ours = decisions_of(message, latency_s=0.5)
+    ours = decisions_of(message.SerializeToString(), latency_s=0.5)
     for name in ("decision", "error", "release"):
         read = [one.decode() for one in theirs.as_numpy(name)[:, 0]]
         assert getattr(ours, name).tolist() == read
@@ -121,19 +128,19 @@ def test_an_answer_without_an_output_is_refused():
     """A server of another contract is told apart from a decision."""
     outputs = {name: value for name, value in GOOD.items() if name != "release"}
     with pytest.raises(ClientError, match="lacks release; it has decision, score"):
-        decisions_of(answer_message(outputs), latency_s=0)
+        decisions_of(answer_message(outputs).SerializeToString(), latency_s=0)
 
 
 def test_an_answer_with_outputs_of_different_lengths_is_refused():
     """A short output must not shift answers between rows."""
     outputs = {**GOOD, "score": ("FP32", np.float32([0.5]))}
     with pytest.raises(ClientError, match="differ in length"):
-        decisions_of(answer_message(outputs), latency_s=0)
+        decisions_of(answer_message(outputs).SerializeToString(), latency_s=0)
 
 
 def test_joined_answers_keep_the_order_of_rows():
     """Answers and rows of errors stand one after the other."""
-    first = decisions_of(answer_message(GOOD), latency_s=0.1)
+    first = decisions_of(answer_message(GOOD).SerializeToString(), latency_s=0.1)
     whole = join([first, bad_rows(["amount: -2: rule"], latency_s=0.2), first])
     assert len(whole) == 5
     assert whole.decision.tolist() == ["approve", "", "", "approve", ""]
@@ -152,4 +159,36 @@ def test_a_torn_answer_is_an_error_of_the_client(name, raw):
     response = answer_message(GOOD)
     response.raw_output_contents[list(GOOD).index(name)] = raw
     with pytest.raises(ClientError, match="cannot be read"):
-        decisions_of(response, latency_s=0.0)
+        decisions_of(response.SerializeToString(), latency_s=0.0)
+
+
+@given(cut=st.integers(min_value=0), wrong=st.binary(max_size=64))
+def test_damaged_bytes_are_an_error_of_the_client(cut, wrong):
+    """A response that ends early, or goes on with other bytes: no other error."""
+    whole = answer_message(GOOD).SerializeToString()
+    with contextlib.suppress(ClientError):
+        decisions_of(whole[: cut % len(whole)] + wrong, latency_s=0.0)
+
+
+def test_fields_that_the_client_does_not_know_are_skipped():
+    """Of every type on the wire, as newer servers may send them."""
+    message = answer_message(GOOD)
+    message.id = "x" * 200
+    message.parameters["number"].int64_param = -1
+    message.parameters["share"].double_param = 0.5
+    unknown = b"\xf8\x3f\x96\x01" + b"\xfd\x3fabcd" + b"\xf9\x3fabcdefgh"
+    answer = decisions_of(unknown + message.SerializeToString(), latency_s=0.0)
+    assert answer.decision.tolist() == ["approve", ""]
+
+
+def test_requests_are_byte_for_byte_those_of_protobuf():
+    """With and without parameters, and of lengths that need two bytes and more."""
+    for count, size, options in (
+        (1, 1, {"dry_run": False}),
+        (32, 32, {"dry_run": False, "deadline_s": 3600.0}),
+    ):
+        rows = check_columns(random_columns(count), inputs=FRAUD_INPUTS)
+        options = {"product": "p" * 200, "size": size, "deadline_s": 0.05} | options
+        for request in requests_of(rows, **options):
+            message = service_pb2.ModelInferRequest.FromString(request)
+            assert message.SerializeToString() == request

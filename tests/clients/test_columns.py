@@ -5,8 +5,9 @@ from datetime import datetime
 import numpy as np
 import pytest
 
-from tollgate.errors import InvalidRequest
-from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client import InvalidRequest
+from tollgate_client.contract import FRAUD_INPUTS
+from tollgate_client.inputs import check_columns
 
 
 def columns(**changed):

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from tollgate.errors import ClientError, InvalidRequest
-from tollgate_client import Decision, Decisions
-from tollgate_client.decision import outcomes_of
+from tollgate_client import ClientError, Decision, Decisions, InvalidRequest
+from tollgate_client.decisions import outcomes_of
 
 
 def answer(decision, error):

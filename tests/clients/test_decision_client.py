@@ -14,9 +14,8 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from tests.support.clients.purchases import PATIENT, RULE, SHORT_S, purchase
-from tollgate.errors import InvalidRequest
 from tollgate.testing import Answer
-from tollgate_client import DecisionClient, register
+from tollgate_client import DecisionClient, InvalidRequest, register
 
 CHECKOUT = Path(__file__).parents[2]
 

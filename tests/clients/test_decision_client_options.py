@@ -6,10 +6,9 @@ import pytest
 
 from tests.support.clients.purchases import ONCE, RULE, purchase
 from tests.support.store.certificates import make_authority, make_certificate
-from tollgate.errors import InputError
 from tollgate.testing import TestServer
 from tollgate.testing.server import ServerTls
-from tollgate_client import DecisionClient, Options, Tls, tls_from
+from tollgate_client import DecisionClient, InputError, Options, Tls, tls_from
 
 
 def test_what_can_wait_says_so(server):

@@ -7,9 +7,14 @@ import socket
 import pytest
 
 from tests.support.clients.purchases import ONCE, PATIENT, RULE, purchase
-from tollgate.errors import Unavailable
 from tollgate.testing import TestServer
-from tollgate_client import BreakerRules, DecisionClient, Options, RetryRules
+from tollgate_client import (
+    BreakerRules,
+    DecisionClient,
+    Options,
+    RetryRules,
+    Unavailable,
+)
 from tollgate_client.breaker import State
 
 

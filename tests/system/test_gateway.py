@@ -11,11 +11,17 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from tests.support.gateway.gateways import PATIENT_S, SERVICE, Place, ask, live, running
-from tollgate.errors import InvalidRequest
 from tollgate.gateway.template import Gateway
 from tollgate.load.hostile_requests import good_request
 from tollgate.testing import TestServer
-from tollgate_client import Client, DecisionClient, Fallback, Options, tls_from
+from tollgate_client import (
+    Client,
+    DecisionClient,
+    Fallback,
+    InvalidRequest,
+    Options,
+    tls_from,
+)
 
 pytestmark = pytest.mark.system("nginx", "openssl")
 

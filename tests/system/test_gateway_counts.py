@@ -10,7 +10,6 @@ from pathlib import Path
 
 import grpc
 import pytest
-from tritonclient.grpc import service_pb2_grpc
 
 from tests.support.gateway.gateways import (
     PATIENT_S,
@@ -24,8 +23,10 @@ from tests.support.gateway.gateways import (
 from tollgate.gateway.gateway_metrics import GatewayMetrics
 from tollgate.gateway.template import Gateway
 from tollgate.testing import TestServer
-from tollgate_client.codec import requests_of
-from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client.addresses import infer_method
+from tollgate_client.contract import FRAUD_INPUTS
+from tollgate_client.inputs import check_columns
+from tollgate_client.wire import requests_of
 
 pytestmark = pytest.mark.system("nginx", "openssl")
 
@@ -107,7 +108,6 @@ def test_a_flood_is_counted_to_the_last_request(
 
 def test_each_refusal_is_counted_by_its_reason(place: Place) -> None:
     """And what passed by the server's own status; a wrong key names no caller."""
-    good = REQUEST.SerializeToString()
     with TestServer() as behind:
         told = counted_at(place, behind.url, workers=1)
         with counting(told) as counts, place.channel(told.listen) as opened:
@@ -117,13 +117,13 @@ def test_each_refusal_is_counted_by_its_reason(place: Place) -> None:
                 (f"{SERVICE}RepositoryModelLoad", place.shop, b""),
                 (INFER, place.shop, bytes(200_000)),
                 (f"{SERVICE}ServerMetadata", place.shop, b""),
-                (INFER, place.shop, good[:-1]),
-                (INFER, place.shop, good),
-                (INFER, place.shop, good.replace(b"fraud", b"other")),
+                (INFER, place.shop, REQUEST[:-1]),
+                (INFER, place.shop, REQUEST),
+                (INFER, place.shop, REQUEST.replace(b"fraud", b"other")),
             ):
                 ask(opened, path, key=key, body=body)
             behind.drop()
-            ask(opened, INFER, key=place.shop, body=good)
+            ask(opened, INFER, key=place.shop, body=REQUEST)
             found = counts.of(9)
     assert found == {
         ("metadata", "passed", "shop", "UNIMPLEMENTED"): 1,
@@ -145,7 +145,7 @@ def test_bulk_is_told_from_payments_and_who_gives_up_from_both(
     bulk = (*bearer(place.shop), ("tollgate-class", "bulk"))
     upstream.stall()
     with counting(told) as counts, place.channel(told.listen) as opened:
-        infer = service_pb2_grpc.GRPCInferenceServiceStub(opened).ModelInfer
+        infer = infer_method(opened)
         until = time.monotonic() + PATIENT_S
         kept = []
         for metadata in (bulk, bearer(place.bank)):

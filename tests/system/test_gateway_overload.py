@@ -7,15 +7,16 @@ from collections.abc import Iterator
 
 import grpc
 import pytest
-from tritonclient.grpc import service_pb2_grpc
 
 from tests.support.gateway.gateways import PATIENT_S, Place, bearer, live, running
-from tollgate.errors import Overloaded
 from tollgate.gateway.template import Gateway
 from tollgate.testing import TestServer
-from tollgate_client.codec import requests_of
-from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client import Overloaded
+from tollgate_client.addresses import infer_method
+from tollgate_client.contract import FRAUD_INPUTS
 from tollgate_client.errors import client_error
+from tollgate_client.inputs import check_columns
+from tollgate_client.wire import requests_of
 
 pytestmark = pytest.mark.system("nginx", "openssl")
 
@@ -43,7 +44,7 @@ class Asking:
     """Requests of callers that a server keeps until it is told otherwise."""
 
     def __init__(self, channel: grpc.Channel, server: TestServer) -> None:
-        self._infer = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer
+        self._infer = infer_method(channel)
         self._server = server
         (self._request,) = requests_of(
             check_columns(ROW, inputs=FRAUD_INPUTS),

@@ -28,7 +28,6 @@ from tests.support.gateway.gateways import (
     bearer,
     free_port,
 )
-from tollgate.errors import InvalidRequest, Unavailable
 from tollgate.load.hostile_requests import good_request, hostile_requests
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate_client import (
@@ -37,11 +36,13 @@ from tollgate_client import (
     Decision,
     DecisionClient,
     Fallback,
+    InvalidRequest,
     Options,
     Tls,
+    Unavailable,
     tls_from,
 )
-from tollgate_client.codec import decisions_of
+from tollgate_client.wire import decisions_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.system("nginx", "openssl")]
 
@@ -282,7 +283,9 @@ def test_300_fuzzed_requests_cost_no_good_one(
                 metadata=bearer(place.shop),
                 timeout=PATIENT_S,
             )
-            (decision,) = decisions_of(answer, latency_s=0.0).decision
+            (decision,) = decisions_of(
+                answer.SerializeToString(), latency_s=0.0
+            ).decision
             assert decision in ("approve", "review", "decline")
     assert "classification" in kinds
     assert server.triton.pid == before

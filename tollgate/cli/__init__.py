@@ -79,6 +79,17 @@ def _run() -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
+def _one_line_errors() -> tuple[type[TollgateError], ...]:
+    """
+    List the errors that are reported as one line.
+
+    Those of the client belong to them once a command has imported it: it is a
+    distribution of its own, with a tree of its own errors.
+    """
+    client = sys.modules.get("tollgate_client")
+    return (TollgateError,) if client is None else (TollgateError, client.ClientError)
+
+
 def main() -> None:
     """Run the command line; turn a known error into one line and its exit status."""
     if os.getpid() == 1:
@@ -87,7 +98,7 @@ def main() -> None:
         reap_as_first_process()
     try:
         _run()
-    except TollgateError as exc:
+    except _one_line_errors() as exc:
         print(f"tollgate: {exc}", file=sys.stderr)
         sys.exit(exc.exit_status)
     except KeyboardInterrupt:

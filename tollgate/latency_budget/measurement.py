@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -17,7 +16,7 @@ from tollgate.latency_budget.layers import Split, queues_of, split
 from tollgate.latency_budget.step_batches import Batches, record_batches
 from tollgate.latency_budget.step_counts import Counts, counts_of
 from tollgate.load.arrivals import F64, poisson
-from tollgate.load.asyncio_sender import send_at_times
+from tollgate.load.asyncio_sender import send_at_times, with_id
 from tollgate.load.results import Results
 from tollgate.load.sender import open_sender
 from tollgate.load.synthetic import synthetic_requests
@@ -108,8 +107,7 @@ def measure(
     """
     requests, left_out = _planned(load, models.name, spec)
     warm_up, requests = requests[:left_out], requests[left_out:]
-    for number, request in enumerate(requests):
-        request.id = str(number)
+    requests = [with_id(one, str(number)) for number, one in enumerate(requests)]
     steps = (models.features_step, models.model_step, models.decision_step)
     with (
         open_sender(server.grpc_url, timeout_s=_TIMEOUT_S, rows=load.rows) as chosen,
@@ -172,11 +170,11 @@ def measure_answers(
         raise ServerError("tritonserver", problem) from error
 
 
-def _at_s(requests: list[Any], load: Load) -> F64:
+def _at_s(requests: list[bytes], load: Load) -> F64:
     return poisson(len(requests), rate_per_s=load.rate_per_s, seed=load.seed)
 
 
-def _planned(load: Load, product: str, spec: FeatureSpec) -> tuple[list[Any], int]:
+def _planned(load: Load, product: str, spec: FeatureSpec) -> tuple[list[bytes], int]:
     """Write the requests; return them and the number that does not count."""
     if not load.rate_per_s * load.seconds <= _MOST:  # also refuses NaN
         problem = f"so many requests are more than {_MOST:,}"

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import msgspec
 import numpy as np
+from tritonclient.grpc import service_pb2
 
 from tollgate.errors import ServerError
 from tollgate.load.arrivals import F64
@@ -81,7 +82,7 @@ def send_in_python(
 
 
 async def send(
-    requests: Sequence[Any],
+    requests: Sequence[bytes],
     *,
     at_s: F64,
     grpc_url: str,
@@ -93,7 +94,7 @@ async def send(
     Send each request at its time.
 
     Args:
-        requests: N ModelInferRequests with equally many rows.
+        requests: N encoded ModelInferRequests with equally many rows.
         at_s: Time at which each is due, s from the beginning, ascending; float64 [N].
         grpc_url: host:port; behind dns:///host:port, several servers in turn.
         timeout_s: Time after which a request counts as not answered, s.
@@ -104,14 +105,14 @@ async def send(
     Returns:
         Results of the requests that were sent.
     """
-    rows = int(requests[0].inputs[0].shape[0]) if len(requests) else 1
+    rows = _rows_of(requests)
 
     def ended_one(one: Ended) -> None:
         decided, _, degraded, *_ = count_rows(one.answer) if one.answer else (0, 0, 0)
         observe(decided == rows and not degraded)
 
     begin_s, ended = await _send(
-        [one.SerializeToString() for one in requests],
+        requests,
         at_s=at_s,
         grpc_url=grpc_url,
         attempts=Attempts(timeout_s),
@@ -121,14 +122,28 @@ async def send(
     return collect_results(ended, at_s=at_s[: len(ended)], rows=rows, begin_s=begin_s)
 
 
+def with_id(request: bytes, request_id: str) -> bytes:
+    """Add an id to an encoded request: protobuf merges messages that are joined."""
+    added: bytes = service_pb2.ModelInferRequest(id=request_id).SerializeToString()
+    return request + added
+
+
+def _rows_of(requests: Sequence[bytes]) -> int:
+    """Read the number of rows of the first request; 1 without any."""
+    if not requests:
+        return 1
+    first = service_pb2.ModelInferRequest.FromString(requests[0])
+    return int(first.inputs[0].shape[0])
+
+
 def send_at_times(
-    requests: Sequence[Any], at_s: F64, *, grpc_url: str, timeout_s: float
+    requests: Sequence[bytes], at_s: F64, *, grpc_url: str, timeout_s: float
 ) -> Results:
     """
     Send each request at its time, and give up on a server that does not answer.
 
     Args:
-        requests: N ModelInferRequests with equally many rows.
+        requests: N encoded ModelInferRequests with equally many rows.
         at_s: Time at which each is due, s from the beginning, ascending; float64 [N].
         grpc_url: host:port, or dns:///host:port for several servers in turn.
         timeout_s: Time after which a caller gives up, s.
@@ -153,7 +168,7 @@ async def _send(
     observe: Callable[[Ended], None] = lambda _: None,
 ) -> tuple[float, list[Ended]]:
     """Send messages; return the beginning, and the result of each that was sent."""
-    from tollgate_client.channel import CHANNEL_OPTIONS, IN_TURN, SERVICES
+    from tollgate_client.addresses import CHANNEL_OPTIONS, IN_TURN, SERVICES
 
     options: tuple[tuple[str, object], ...] = CHANNEL_OPTIONS
     if grpc_url.startswith(SERVICES):
@@ -215,7 +230,7 @@ async def _call(
 
 
 async def call_one_by_one(
-    requests: Sequence[Any], *, grpc_url: str, timeout_s: float, run_s: float
+    requests: Sequence[bytes], *, grpc_url: str, timeout_s: float, run_s: float
 ) -> Results:
     """
     Send each request when the one before has ended, for `run_s` seconds: a closed loop.
@@ -223,9 +238,9 @@ async def call_one_by_one(
     Returns:
         Results of the requests that were sent; each was due when it was sent.
     """
-    from tollgate_client.channel import CHANNEL_OPTIONS
+    from tollgate_client.addresses import CHANNEL_OPTIONS
 
-    rows = int(requests[0].inputs[0].shape[0]) if len(requests) else 1
+    rows = _rows_of(requests)
     ended: list[Ended] = []
     async with grpc.aio.insecure_channel(grpc_url, options=CHANNEL_OPTIONS) as channel:
         infer = channel.unary_unary(METHOD)
@@ -234,11 +249,10 @@ async def call_one_by_one(
         for number, request in enumerate(requests):
             if perf_counter() - begin_s > run_s:
                 break
-            message = request.SerializeToString()
             ended.append(
                 await _call(
                     infer,
-                    message,
+                    request,
                     number=number,
                     begin_s=begin_s,
                     how=Attempts(timeout_s),
@@ -261,13 +275,13 @@ class AsyncioSender(msgspec.Struct, frozen=True):
     timeout_s: float
     name: str = "asyncio"
 
-    def at_times(self, requests: Sequence[Any], at_s: F64) -> Results:
+    def at_times(self, requests: Sequence[bytes], at_s: F64) -> Results:
         """See `Sender`."""
         return send_at_times(
             requests, at_s, grpc_url=self.grpc_url, timeout_s=self.timeout_s
         )
 
-    def one_by_one(self, requests: Sequence[Any], *, run_s: float) -> Results:
+    def one_by_one(self, requests: Sequence[bytes], *, run_s: float) -> Results:
         """See `Sender`."""
         return asyncio.run(
             call_one_by_one(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -80,16 +79,16 @@ class Load(msgspec.Struct, frozen=True, eq=False):
     metadata: tuple[tuple[str, str], ...] = ()
 
 
-def bodies_from(requests: Sequence[Any], *, rows: int, path: Path) -> Bodies:
+def bodies_from(requests: Sequence[bytes], *, rows: int, path: Path) -> Bodies:
     """
     Write requests that the caller made; none of their rows breaks a rule.
 
     Args:
-        requests: N ModelInferRequests.
+        requests: N encoded ModelInferRequests.
         rows: Rows in each request.
         path: Path of the file to write.
     """
-    framed = [frame(one.SerializeToString()) for one in requests]
+    framed = [frame(one) for one in requests]
     path.write_bytes(b"".join(framed))
     ends = np.cumsum([0, *map(len, framed)], dtype=np.uint64)
     return Bodies(path, ends, rows, np.zeros(len(framed), np.uint8))

@@ -13,7 +13,6 @@ import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -236,12 +235,12 @@ class CompiledSender(msgspec.Struct, frozen=True):
     folder: Path
     name: str = "compiled"
 
-    def at_times(self, requests: Sequence[Any], at_s: F64) -> Results:
+    def at_times(self, requests: Sequence[bytes], at_s: F64) -> Results:
         """See `Sender`."""
         load = Load(at_s, self._bodies(requests), self.timeout_s)
         return send_compiled(load, grpc_url=self.grpc_url, folder=self.folder)
 
-    def one_by_one(self, requests: Sequence[Any], *, run_s: float) -> Results:
+    def one_by_one(self, requests: Sequence[bytes], *, run_s: float) -> Results:
         """See `Sender`."""
         return send_one_by_one(
             self._bodies(requests),
@@ -251,5 +250,5 @@ class CompiledSender(msgspec.Struct, frozen=True):
             folder=self.folder,
         )
 
-    def _bodies(self, requests: Sequence[Any]) -> Bodies:
+    def _bodies(self, requests: Sequence[bytes]) -> Bodies:
         return bodies_from(requests, rows=self.rows, path=self.folder / "bodies.bin")

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from tollgate.errors import SetupError
 from tollgate.load.arrivals import F64
@@ -22,12 +22,12 @@ class Sender(Protocol):
     def name(self) -> str:
         """Return a name of one or two words."""
 
-    def at_times(self, requests: Sequence[Any], at_s: F64) -> Results:
+    def at_times(self, requests: Sequence[bytes], at_s: F64) -> Results:
         """
         Send each when it is due, ascending from 0, without waiting for any answer.
         """
 
-    def one_by_one(self, requests: Sequence[Any], *, run_s: float) -> Results:
+    def one_by_one(self, requests: Sequence[bytes], *, run_s: float) -> Results:
         """Send each when the one before is answered, for `run_s` seconds."""
 
 

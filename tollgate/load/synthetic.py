@@ -75,7 +75,7 @@ def synthetic_requests(
     seed: int,
     dry_run: bool,
     deadline_s: float,
-) -> list[Any]:
+) -> list[bytes]:
     """
     Generate requests of synthetic purchases that happened just now.
 
@@ -89,10 +89,10 @@ def synthetic_requests(
         deadline_s: Deadline of each request, s.
 
     Returns:
-        ModelInferRequests.
+        Encoded ModelInferRequests.
     """
-    from tollgate_client.codec import requests_of
-    from tollgate_client.columns import check_columns
+    from tollgate_client.inputs import check_columns
+    from tollgate_client.wire import requests_of
 
     first_us = round((time.time() - _OLD_S) * 1e6) - count * rows * 1_000
     columns = check_columns(

@@ -9,7 +9,6 @@ batch of them has another cost.
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -95,7 +94,7 @@ class Driver:
             results, self._traffic, rate_per_s=rate_per_s, used_s=max(0.0, used_s)
         )
 
-    def _requests(self, count: int) -> list[Any]:
+    def _requests(self, count: int) -> list[bytes]:
         traffic, self._seed = self._traffic, self._seed + 1
         return synthetic_requests(
             traffic.spec,

@@ -2,32 +2,47 @@
 
 __version__ = "0.1.0"
 
-from tollgate_client.async_client import AsyncDecisionClient
+from tollgate_client.async_client import AsyncDecisionClient, Coalescing
 from tollgate_client.breaker import BreakerRules
 from tollgate_client.client import Client
-from tollgate_client.coalescing import Coalescing
-from tollgate_client.counters import register
-from tollgate_client.decision import Decision, Outcome
+from tollgate_client.contract import Degraded
 from tollgate_client.decision_client import DecisionClient
-from tollgate_client.decisions import Decisions, join
+from tollgate_client.decisions import Decision, Decisions, Outcome, join
+from tollgate_client.errors import (
+    ClientError,
+    DeadlineExceeded,
+    InputError,
+    InvalidRequest,
+    Overloaded,
+    SetupError,
+    Unavailable,
+)
 from tollgate_client.fallback import Band, Fallback, fallback_from
-from tollgate_client.options import Options, Tls, tls_from
-from tollgate_client.retry import RetryRules
+from tollgate_client.options import Options, RetryRules, Tls, tls_from
+from tollgate_client.telemetry import register
 
 __all__ = [
     "AsyncDecisionClient",
     "Band",
     "BreakerRules",
     "Client",
+    "ClientError",
     "Coalescing",
+    "DeadlineExceeded",
     "Decision",
     "DecisionClient",
     "Decisions",
+    "Degraded",
     "Fallback",
+    "InputError",
+    "InvalidRequest",
     "Options",
     "Outcome",
+    "Overloaded",
     "RetryRules",
+    "SetupError",
     "Tls",
+    "Unavailable",
     "fallback_from",
     "join",
     "register",

@@ -18,8 +18,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable
-
-import msgspec
+from dataclasses import dataclass
 
 
 class State(enum.IntEnum):
@@ -30,7 +29,8 @@ class State(enum.IntEnum):
     OPEN = 2
 
 
-class BreakerRules(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class BreakerRules:
     """
     Define when a circuit breaker opens, and for how long.
 

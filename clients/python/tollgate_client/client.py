@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count, islice
 from random import uniform
 from time import perf_counter, sleep
 
 import grpc
-from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tollgate.errors import DeadlineExceeded, InputError, InvalidRequest, Overloaded
-from tollgate.schema import MAX_BATCH_ROWS
-from tollgate_client.channel import CHANNEL_OPTIONS, open_channel
-from tollgate_client.codec import decisions_of, requests_of
-from tollgate_client.columns import FRAUD_INPUTS, NO_FIELDS, Column, Rows, check_columns
+from tollgate_client.addresses import CHANNEL_OPTIONS, infer_method, open_channel
+from tollgate_client.contract import FRAUD_INPUTS, MAX_BATCH_ROWS
 from tollgate_client.decisions import Decisions, bad_rows
-from tollgate_client.errors import client_error, row_errors
-from tollgate_client.options import Tls, bearer, bounded, check_secrecy, waits
+from tollgate_client.errors import (
+    DeadlineExceeded,
+    InputError,
+    InvalidRequest,
+    Overloaded,
+    client_error,
+    row_errors,
+)
+from tollgate_client.inputs import NO_FIELDS, Column, Rows, check_columns
+from tollgate_client.options import (
+    Tls,
+    bearer,
+    check_secrecy,
+    limit_deadline,
+    request_class,
+)
+from tollgate_client.wire import decisions_of, requests_of
 
 # Keep several requests in flight and return their responses in order.
 
@@ -34,13 +45,14 @@ class Call:
     def __init__(
         self,
         infer: grpc.UnaryUnaryMultiCallable,
-        request: service_pb2.ModelInferRequest,
+        request: bytes,
         *,
+        rows: int,
         deadline_s: float,
         metadata: Metadata,
     ) -> None:
         self._infer, self._request, self._metadata = infer, request, metadata
-        self._rows = int(request.inputs[0].shape[0])
+        self._rows = rows
         self._deadline_s = deadline_s
         self._send()
 
@@ -102,33 +114,20 @@ class Call:
 
 
 def answers(
-    requests: Iterable[service_pb2.ModelInferRequest],
-    *,
-    infer: grpc.UnaryUnaryMultiCallable,
-    in_flight: int,
-    deadline_s: float,
-    metadata: Metadata,
-    where: str,
+    calls: Iterator[Call], *, in_flight: int, where: str
 ) -> Iterator[Decisions]:
     """
     Send requests, at most `in_flight` at once, and yield responses in order.
 
     Args:
-        requests: Requests; each is encoded only when there is room for it.
-        infer: The stub's method.
+        calls: Calls; each is made only when there is room for it.
         in_flight: At least 1.
-        deadline_s: Seconds for each request, from its sending.
-        metadata: Function that returns the metadata of a request.
         where: Product and address, for messages.
 
     Raises:
         InvalidRequest, DeadlineExceeded, Unavailable: Raised when the failed request's
             turn comes; the later ones are cancelled.
     """
-    calls = (
-        Call(infer, request, deadline_s=deadline_s, metadata=metadata)
-        for request in requests
-    )
     waiting = deque(islice(calls, in_flight))
     try:
         while waiting:
@@ -195,8 +194,7 @@ class Client:
         self._timeout_s = timeout_s
         self._token, self._bulk = token, bulk
         self._channel = open_channel(url, grpc, tls=tls, arguments=CHANNEL_OPTIONS)
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
-        self._infer = stub.ModelInfer
+        self._infer = infer_method(self._channel)
 
     def decide(
         self,
@@ -272,14 +270,18 @@ class Client:
             )
         left_s = self._left_s(deadline_s)
         rows = check_columns(columns, inputs=self._inputs, fields=self._fields)
-        return answers(
-            self._cut(rows, batch_rows, dry_run=dry_run, left_s=left_s),
-            infer=self._infer,
-            in_flight=in_flight,
-            deadline_s=left_s,
-            metadata=self._metadata,
-            where=self._where,
+        requests = self._cut(rows, batch_rows, dry_run=dry_run, left_s=left_s)
+        calls = (
+            Call(
+                self._infer,
+                request,
+                rows=min(batch_rows, rows.count - start),
+                deadline_s=left_s,
+                metadata=self._metadata,
+            )
+            for start, request in zip(count(0, batch_rows), requests, strict=False)
         )
+        return answers(calls, in_flight=in_flight, where=self._where)
 
     def close(self) -> None:
         """Cancel the requests in flight and close the connection."""
@@ -292,18 +294,18 @@ class Client:
         self.close()
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
-        return (*bearer(self._token), *waits(self._bulk))
+        return (*bearer(self._token), *request_class(self._bulk))
 
     def _left_s(self, deadline_s: float | None) -> float:
         """Return the time left for a request, in seconds; raise if none is left."""
         left_s = self._timeout_s if deadline_s is None else deadline_s
         if not left_s > 0:
             raise DeadlineExceeded(f"{self._where}: no time left to ask")
-        return bounded(left_s)
+        return limit_deadline(left_s)
 
     def _cut(
         self, rows: Rows, size: int, *, dry_run: bool, left_s: float
-    ) -> Iterator[service_pb2.ModelInferRequest]:
+    ) -> Iterator[bytes]:
         product = self._product
         return requests_of(
             rows,

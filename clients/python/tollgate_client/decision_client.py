@@ -8,15 +8,13 @@ from contextlib import nullcontext
 
 import grpc
 
-from tollgate.errors import InvalidRequest
-from tollgate_client.addresses import Address
-from tollgate_client.asker import Asker, good_ones
-from tollgate_client.asking import Ask
-from tollgate_client.channel import opener, wait_connected
-from tollgate_client.counters import Counters
-from tollgate_client.decision import Decision, Outcome
+from tollgate_client.addresses import Address, opener, wait_connected
+from tollgate_client.attempts import ClientState, RequestAttempts, valid_rows
+from tollgate_client.decisions import Decision, Outcome
+from tollgate_client.errors import InvalidRequest
 from tollgate_client.fallback import Fallback
 from tollgate_client.options import DEFAULTS, Options
+from tollgate_client.telemetry import Counters
 
 _NOTHING = nullcontext()
 
@@ -50,7 +48,7 @@ class DecisionClient:
         fallback: Fallback,
         options: Options = DEFAULTS,
     ) -> None:
-        self._asker = Asker(
+        self._state = ClientState(
             addresses,
             opener(options, grpc),
             fallback=fallback,
@@ -61,12 +59,12 @@ class DecisionClient:
     @property
     def counters(self) -> Counters:
         """Return the client's counters; `register` exports them."""
-        return self._asker.counters
+        return self._state.counters
 
     @property
     def addresses(self) -> Sequence[Address]:
         """Return the addresses with the state of each one's circuit breaker."""
-        return self._asker.ring.addresses
+        return self._state.ring.addresses
 
     def wait_ready(self, timeout_s: float) -> None:
         """
@@ -90,7 +88,7 @@ class DecisionClient:
         Decide one purchase.
 
         Args:
-            purchase: Input -> value; see `tollgate_client.purchase.encode`.
+            purchase: Input -> value; see `encode_purchase`.
             dry_run: Decide without writing anything.
             deadline_s: Seconds left for the decision; the client's own if None.
             traceparent: W3C trace context to pass on.
@@ -124,26 +122,28 @@ class DecisionClient:
         Raises:
             InvalidRequest: There are no purchases, or more than 32.
         """
-        asker = self._asker
-        call = asker.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
+        state = self._state
+        call = state.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
         with call.span or _NOTHING:
-            checked = asker.check_all(purchases)
-            good = good_ones(checked)
-            outcomes = self._ask(Ask(asker, good, call=call)) if good else []
-            answered = asker.put_back(checked, outcomes, call)
+            checked = state.check_all(purchases)
+            valid = valid_rows(checked)
+            outcomes = (
+                self._run(RequestAttempts(state, valid, call=call)) if valid else []
+            )
+            answered = state.in_order(checked, outcomes, call)
             if call.span is not None:
                 call.span.report(purchases, answered)
             return answered
 
-    def _ask(self, ask: Ask) -> list[Outcome]:
-        while attempt := ask.next():
+    def _run(self, attempts: RequestAttempts) -> list[Outcome]:
+        while attempt := attempts.next():
             try:
                 response = attempt.call()
             except grpc.RpcError as error:
-                ask.failed(attempt, error)
+                attempts.failed(attempt, error)
             else:
-                ask.answered(attempt, response)
-        return ask.outcomes()
+                attempts.answered(attempt, response)
+        return attempts.outcomes()
 
     def close(self) -> None:
         """Cancel the requests in flight and close the connections."""

@@ -1,16 +1,31 @@
-"""Hold the responses to many rows as columns."""
+"""Represent decisions: of many rows as columns, or of one purchase with its source."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import chain
+from typing import Literal
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate_client.contract import DEADLINE_US, DECISIONS
+from tollgate_client.errors import ClientError, InvalidRequest
 
-class Decisions(msgspec.Struct, frozen=True, eq=False):
+Source = Literal["model", "cached", "fallback"]
+
+_KNOWN = frozenset(DECISIONS)
+# The only row error that is not the caller's fault: time ran out on the way.
+_TIME_RAN_OUT = f"{DEADLINE_US}:"
+
+
+# Many rows.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decisions:
     """
     Decisions for N rows, in the order in which the rows were sent.
 
@@ -18,7 +33,7 @@ class Decisions(msgspec.Struct, frozen=True, eq=False):
         decision: `approve`, `review` or `decline`; empty for a bad row; str [N].
         score: P(fraud), 0 to 1; NaN for a bad row; float32 [N].
         reason_codes: Reason codes of the policy for each row; may be empty.
-        degraded: Bits of `tollgate.schema.Degraded`, 0 is full quality; uint32 [N].
+        degraded: Bits of `Degraded`, 0 is full quality; uint32 [N].
         error: `field: value: rule`; empty for a valid row; str [N].
         release: Release that decided; str [N].
         latency_s: Seconds from sending the row's request to its response; float64 [N].
@@ -61,4 +76,114 @@ def bad_rows(errors: Sequence[str], *, latency_s: float) -> Decisions:
         error=np.asarray(errors, dtype=np.str_),
         release=np.full(rows, "", dtype=np.str_),
         latency_s=np.full(rows, latency_s),
+    )
+
+
+# One purchase.
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """
+    The decision for one purchase.
+
+    Attributes:
+        decision: `approve`, `review` or `decline`; always one of these.
+        source: `model`: a server decided just now. `cached`: no server decided in time,
+            and this is a server's stored decision for the same purchase. `fallback`:
+            neither; the declared rule decided.
+        score: P(fraud), 0 to 1; NaN for a fallback, or when the model returned none.
+        reason_codes: Reason codes of the policy; none for a fallback.
+        degraded: Bits of `Degraded`; 0 for a fallback.
+        release: Release that decided; empty for a fallback.
+        latency_s: Seconds from the call to the decision.
+        why: Reason why no model decided just now; empty when one did.
+    """
+
+    decision: str
+    source: Source
+    score: float = math.nan
+    reason_codes: tuple[str, ...] = ()
+    degraded: int = 0
+    release: str = ""
+    latency_s: float = 0.0
+    why: str = ""
+
+    def with_latency(self, latency_s: float) -> Decision:
+        """Copy it with another latency; each row of a request needs its own."""
+        return Decision(
+            self.decision,
+            self.source,
+            self.score,
+            self.reason_codes,
+            self.degraded,
+            self.release,
+            latency_s,
+            self.why,
+        )
+
+
+# Outcome of a row: a decision, or the reason why the row can have none.
+Outcome = Decision | InvalidRequest
+
+
+def outcomes_of(answer: Decisions, *, rows: int) -> list[Outcome | ClientError]:
+    """
+    Split a response into the outcomes of its rows.
+
+    Args:
+        answer: Response as the codec decoded it.
+        rows: Number of rows in the request.
+
+    Returns:
+        For each row a decision; an InvalidRequest when the row itself is invalid;
+        another ClientError when the server had no time for it.
+
+    Raises:
+        ClientError: The number of rows differs, or a value is not a decision.
+    """
+    if len(answer) != rows:
+        raise ClientError(f"{rows} rows were asked and {len(answer)} are answered")
+    return [
+        _outcome(*row)
+        for row in zip(
+            answer.decision.tolist(),
+            answer.score.tolist(),
+            answer.reason_codes,
+            answer.degraded.tolist(),
+            answer.error.tolist(),
+            answer.release.tolist(),
+            strict=True,
+        )
+    ]
+
+
+def refusal(error: str) -> ClientError:
+    """
+    Map a row's error: InvalidRequest for an invalid row, ClientError if time ran out.
+    """
+    if error.startswith(_TIME_RAN_OUT):
+        return ClientError(error)
+    return InvalidRequest(error)
+
+
+def _outcome(
+    decision: str,
+    score: float,
+    reason_codes: tuple[str, ...],
+    degraded: int,
+    error: str,
+    release: str,
+) -> Outcome | ClientError:
+    if error:
+        return refusal(error)
+    if decision not in _KNOWN:
+        raise ClientError(f"{decision!r} is none of {', '.join(DECISIONS)}")
+    return Decision(
+        decision=decision,
+        source="model",
+        score=score,
+        reason_codes=reason_codes,
+        degraded=degraded,
+        release=release,
     )

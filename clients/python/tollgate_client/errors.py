@@ -1,4 +1,14 @@
-"""Map the errors of gRPC and Triton to ours; the only module that does so."""
+"""
+Define every error that the client raises; map those of gRPC and Triton to them.
+
+    ClientError                   base of all; a response that cannot be read
+    ├── InputError                an option, an address, a rule or a file is wrong
+    ├── SetupError                this machine lacks a library; says what to install
+    ├── InvalidRequest            the request is wrong; sending it again is futile
+    ├── DeadlineExceeded          no response in time
+    └── Unavailable               no server, or it refused to work
+        └── Overloaded            ... because it has too much to do
+"""
 
 from __future__ import annotations
 
@@ -6,14 +16,75 @@ import re
 
 import grpc
 
-from tollgate.errors import (
-    ClientError,
-    DeadlineExceeded,
-    InvalidRequest,
-    Overloaded,
-    Unavailable,
-)
-from tollgate.schema import OVERLOADED
+from tollgate_client.contract import OVERLOADED
+
+
+class ClientError(Exception):
+    """
+    Base of every error that the client raises on purpose.
+
+    Attributes:
+        exit_status: Exit status of a command that ends with this error.
+    """
+
+    exit_status = 1
+
+
+class InputError(ClientError):
+    """
+    An argument, an option, a rule or a file is invalid.
+
+    Args:
+        source: Argument or file that the value came from.
+        problem: The error with the value, and the valid choice.
+        where: Field inside the source; empty when it is the whole.
+    """
+
+    exit_status = 2
+
+    def __init__(self, source: object, problem: str, *, where: str = "") -> None:
+        self.source = str(source)
+        self.problem = problem
+        self.where = where
+        super().__init__(
+            ": ".join(part for part in (self.source, where, problem) if part)
+        )
+
+
+class SetupError(ClientError):
+    """
+    This machine lacks a library.
+
+    Args:
+        missing: Description of the gap.
+        remedy: Command that installs it.
+    """
+
+    exit_status = 2
+
+    def __init__(self, missing: str, *, remedy: str) -> None:
+        self.missing = missing
+        self.remedy = remedy
+        super().__init__(f"{missing}; {remedy}")
+
+
+class InvalidRequest(ClientError):
+    """The request is invalid; sending it again is futile."""
+
+    exit_status = 2
+
+
+class DeadlineExceeded(ClientError):
+    """No response came in time."""
+
+
+class Unavailable(ClientError):
+    """No server responds, or it refused to work."""
+
+
+class Overloaded(Unavailable):
+    """The server has more to decide than it can in time; nothing was done."""
+
 
 # Prefixes that Triton adds to a step's own message.
 _PREFIX = re.compile(

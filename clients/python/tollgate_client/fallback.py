@@ -1,19 +1,25 @@
-"""Declare the rule that decides when no server responds in time."""
+"""
+Decide when no server responds in time: by a stored decision, or by the caller's rule.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
-import msgspec
-
-from tollgate.errors import InputError
-from tollgate_client.decision import WORDS
+from tollgate_client.contract import DECISIONS
+from tollgate_client.decisions import Decision
+from tollgate_client.errors import InputError
+from tollgate_client.inputs import Purchase
 
 _SOURCE = "fallback"
 
 
-class Band(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True)
+class Band:
     """
     Decision for purchases below an amount.
 
@@ -26,7 +32,8 @@ class Band(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     decision: str
 
 
-class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True)
+class Fallback:
     """
     Decide by amount alone: the first band whose bound the amount lies below.
 
@@ -45,11 +52,11 @@ class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bands: tuple[Band, ...] = ()
 
     def __post_init__(self) -> None:
-        _check_word(self.otherwise, where="otherwise")
+        _check_decision(self.otherwise, where="otherwise")
         last = 0.0
         for place, band in enumerate(self.bands):
             where = f"bands[{place}]"
-            _check_word(band.decision, where=f"{where}.decision")
+            _check_decision(band.decision, where=f"{where}.decision")
             if not last < band.below < math.inf:
                 raise InputError(
                     _SOURCE,
@@ -76,14 +83,97 @@ def fallback_from(document: Mapping[str, object]) -> Fallback:
         InputError: See `Fallback`; also if a key is missing, unknown or of a wrong
             type.
     """
-    try:
-        return msgspec.convert(dict(document), Fallback)
-    except msgspec.ValidationError as error:
-        raise InputError(_SOURCE, str(error)) from error
+    _check_keys(document, ("otherwise",), known=("otherwise", "bands"), where="")
+    bands = document.get("bands", ())
+    if not isinstance(bands, (list, tuple)):
+        raise InputError(_SOURCE, f"{bands!r} is not a list", where="bands")
+    return Fallback(
+        otherwise=str(document["otherwise"]),
+        bands=tuple(_band(band, f"bands[{place}]") for place, band in enumerate(bands)),
+    )
 
 
-def _check_word(word: str, *, where: str) -> None:
-    if word not in WORDS:
+def _band(document: object, where: str) -> Band:
+    if not isinstance(document, Mapping):
+        raise InputError(_SOURCE, f"{document!r} is not a band", where=where)
+    keys = ("below", "decision")
+    _check_keys(document, keys, known=keys, where=f"{where}.")
+    below = document["below"]
+    if isinstance(below, bool) or not isinstance(below, (int, float)):
+        raise InputError(_SOURCE, f"{below!r} is not a number", where=f"{where}.below")
+    return Band(below=float(below), decision=str(document["decision"]))
+
+
+def _check_keys(
+    document: Mapping[str, object],
+    needed: tuple[str, ...],
+    *,
+    known: tuple[str, ...],
+    where: str,
+) -> None:
+    for key in needed:
+        if key not in document:
+            raise InputError(_SOURCE, "is missing", where=f"{where}{key}")
+    for key in document:
+        if key not in known:
+            problem = f"is unknown; known are {', '.join(known)}"
+            raise InputError(_SOURCE, problem, where=f"{where}{key}")
+
+
+def _check_decision(word: str, *, where: str) -> None:
+    if word not in DECISIONS:
         raise InputError(
-            _SOURCE, f"{word!r} is none of {', '.join(WORDS)}", where=where
+            _SOURCE, f"{word!r} is none of {', '.join(DECISIONS)}", where=where
         )
+
+
+class DecisionCache:
+    """
+    Cache the latest decisions of servers by transaction id; threads may share it.
+
+    Args:
+        size: Maximum number of entries; the oldest is evicted first.
+        age_s: Maximum age of an entry, seconds. It must not exceed the server's window
+            for stored decisions, after which the server would decide again.
+        clock: Function that returns monotonic seconds.
+    """
+
+    def __init__(self, size: int, *, age_s: float, clock: Callable[[], float]) -> None:
+        self._size = size
+        self._age_s = age_s
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known: OrderedDict[bytes, tuple[float, tuple[bytes, ...], Decision]] = (
+            OrderedDict()
+        )
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def remember(self, purchase: Purchase, decision: Decision) -> None:
+        """Store a server's decision; the first decision for a purchase stays."""
+        if not self._size or not purchase.transaction_id:
+            return
+        with self._lock:
+            if self._found(purchase) is not None:
+                return
+            self._known.pop(purchase.transaction_id, None)
+            while len(self._known) >= self._size:
+                self._known.popitem(last=False)
+            entry = (self._clock(), purchase.parts, decision)
+            self._known[purchase.transaction_id] = entry
+
+    def recall(self, purchase: Purchase) -> Decision | None:
+        """
+        Return the stored decision for the same id and content, unless it is too old.
+        """
+        with self._lock:
+            return self._found(purchase)
+
+    def _found(self, purchase: Purchase) -> Decision | None:
+        since_s, parts, decision = self._known.get(
+            purchase.transaction_id, (0.0, (), None)
+        )
+        if decision is None or parts != purchase.parts:
+            return None
+        return decision if self._clock() - since_s <= self._age_s else None

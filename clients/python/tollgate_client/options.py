@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
-from tollgate.errors import InputError
-from tollgate.schema import BULK, CLASS_HEADER
 from tollgate_client.breaker import BreakerRules
-from tollgate_client.columns import FRAUD_INPUTS, NO_FIELDS
-from tollgate_client.retry import RetryRules
+from tollgate_client.contract import BULK, CLASS_HEADER, FRAUD_INPUTS
+from tollgate_client.errors import InputError
+from tollgate_client.inputs import NO_FIELDS
 
 LONGEST_S = 3600.0  # the longest that a caller waits for a response
 
 
-class Tls(msgspec.Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Tls:
     """
     TLS settings of a connection; all files in PEM format.
 
@@ -60,7 +59,29 @@ def tls_from(
     return Tls(read[0], read[1], read[2], server_name)
 
 
-class Options(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True)
+class RetryRules:
+    """
+    Limit how often one call may be sent.
+
+    Attributes:
+        attempts: Maximum number of attempts, the first one included.
+        first_part: Fraction of the remaining time that a server may take while another
+            one can be called. Half left too little for healthy servers on a busy
+            machine: their p99 was 29 ms.
+        share: Fraction of all calls that may be retried; more would burden failing
+            servers with useless work.
+        burst: Retries available at once after a time without retries.
+    """
+
+    attempts: int = 2
+    first_part: float = 0.6
+    share: float = 0.2
+    burst: int = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
     """
     Options of a client.
 
@@ -88,11 +109,11 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     product: str = "fraud"
-    inputs: Mapping[str, str] = FRAUD_INPUTS
-    fields: Mapping[str, str] = NO_FIELDS
+    inputs: Mapping[str, str] = field(default_factory=lambda: FRAUD_INPUTS)
+    fields: Mapping[str, str] = field(default_factory=lambda: NO_FIELDS)
     deadline_s: float = 0.05
-    retry: RetryRules = RetryRules()
-    breaker: BreakerRules = BreakerRules()
+    retry: RetryRules = field(default_factory=RetryRules)
+    breaker: BreakerRules = field(default_factory=BreakerRules)
     remembered: int = 10_000
     remember_s: float = 600.0
     tls: Tls | None = None
@@ -139,7 +160,7 @@ def bearer(token: str | Callable[[], str] | None) -> tuple[tuple[str, str], ...]
     return (("authorization", f"Bearer {text}"),)
 
 
-def waits(bulk: bool) -> tuple[tuple[str, str], ...]:
+def request_class(bulk: bool) -> tuple[tuple[str, str], ...]:
     """
     Encode as gRPC metadata that a request can wait; no metadata for one that cannot.
     """
@@ -156,7 +177,7 @@ def _is_loopback(address: str) -> bool:
         return host == "localhost"
 
 
-def bounded(deadline_s: float) -> float:
+def limit_deadline(deadline_s: float) -> float:
     """Limit a deadline to an hour: gRPC supports no infinite one."""
     return min(deadline_s, LONGEST_S)
 

@@ -10,7 +10,8 @@ import pytest
 from loadtests.crowd.crowd import Purchases
 from loadtests.paced.scenario import Phase, Scenario, Shift
 from tollgate.features.spec.feature_spec import FeatureSpec
-from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client.contract import FRAUD_INPUTS
+from tollgate_client.inputs import check_columns
 
 STEADY = Scenario(phases=(Phase(seconds=60, rate=1),))
 

@@ -13,7 +13,7 @@ from loadtests.paced.requests import write_bodies
 from loadtests.paced.scenario import Phase, Scenario, Shift
 from tollgate.load.bodies import Bodies, unframe
 from tollgate.load.traffic import Traffic, fixed_width
-from tollgate_client.codec import texts_of
+from tollgate_client.wire import texts_of
 
 COUNT = 600
 HOUR_US = 3_600_000_000

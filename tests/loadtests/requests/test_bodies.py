@@ -10,8 +10,9 @@ from loadtests.requests.bodies import DEADLINE_S, Columns, bodies_of
 from tollgate.errors import InputError
 from tollgate.load.bodies import frame, unframe
 from tollgate.load.traffic import fixed_width
-from tollgate_client.codec import requests_of, texts_of
-from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client.contract import FRAUD_INPUTS
+from tollgate_client.inputs import check_columns
+from tollgate_client.wire import requests_of, texts_of
 
 
 def columns_of(count: int, *, seed: int = 0) -> Columns:
@@ -47,7 +48,7 @@ def test_bodies_are_what_the_client_would_send(rows: int) -> None:
         dry_run=False,
         deadline_s=DEADLINE_S,
     )
-    expected = [frame(request.SerializeToString()) for request in requests]
+    expected = [frame(request) for request in requests]
     bodies = bodies_of(columns, rows=rows)
     assert [body.tobytes() for body in bodies] == expected
 

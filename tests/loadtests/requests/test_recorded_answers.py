@@ -12,7 +12,7 @@ from tritonclient.grpc import service_pb2
 from loadtests.requests.recorded_answers import Answer, read_answers, tally
 from tollgate.errors import InputError
 from tollgate.load.bodies import frame
-from tollgate_client.codec import bytes_tensor
+from tollgate_client.wire import bytes_tensor
 
 DATA, CLOSE, STATUS, MESSAGE, SENT = range(5)
 

@@ -11,7 +11,7 @@ from loadtests.requests.recorded_answers import Answer, RecordedAnswers
 from loadtests.results.measure import Work, summarize
 from tollgate.load.bodies import frame
 from tollgate.load.process_usage import Use
-from tollgate_client.codec import bytes_tensor
+from tollgate_client.wire import bytes_tensor
 
 START_US = 1_700_000_000_000_000
 WORK = Work(

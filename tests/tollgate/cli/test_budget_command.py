@@ -18,13 +18,13 @@ from tollgate.features.spec.feature_spec import load_spec
 from tollgate.features.spec.request_inputs import all_fields, wire_inputs
 from tollgate.latency_budget.step_batches import record_batches
 from tollgate.load.arrivals import evenly
-from tollgate.load.asyncio_sender import send
+from tollgate.load.asyncio_sender import send, with_id
 from tollgate.load.synthetic import synthetic_purchases
 from tollgate.server.address import find_server
 from tollgate.supervisor.stubs import find_stubs
 from tollgate.testing.supervised import Supervised, supervised
-from tollgate_client.codec import requests_of
-from tollgate_client.columns import check_columns
+from tollgate_client.inputs import check_columns
+from tollgate_client.wire import requests_of
 
 pytestmark = pytest.mark.slow
 
@@ -125,8 +125,7 @@ def test_a_request_is_in_one_step_at_a_time(
     requests = list(
         requests_of(checked, product="fraud", size=1, dry_run=True, deadline_s=10)
     )
-    for number, request in enumerate(requests):
-        request.id = str(number)
+    requests = [with_id(one, str(number)) for number, one in enumerate(requests)]
     with record_batches(served.state, STEPS) as found:
         url = served.grpc_url
         at_s = evenly(len(requests), rate_per_s=400)

@@ -24,10 +24,10 @@ from collections import Counter
 from pathlib import Path
 
 from tests.support.journal.numbered_decisions import chunks_in, ends_in, wait_until
-from tollgate.errors import TollgateError
 from tollgate.server.address import find_server
 from tollgate.supervisor.recovery import MOST  # deaths a minute that are mended
 from tollgate.testing.supervised import Supervised, supervised
+from tollgate_client import ClientError
 from tollgate_client.client import Client
 
 CHECKOUT = Path(__file__).parents[3]
@@ -67,7 +67,7 @@ class Caller(threading.Thread):
                 number += self._rows
                 try:
                     client.decide(asked, deadline_s=_DEADLINE_S)
-                except TollgateError:
+                except ClientError:
                     time.sleep(0.05)
                     continue
                 now_s = time.monotonic()

@@ -6,10 +6,10 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
+from tritonclient.grpc import service_pb2
 
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.load.arrivals import evenly
@@ -18,8 +18,9 @@ from tollgate.load.compiled_sender import CompiledSender
 from tollgate.load.sender import Sender, best_sender
 from tollgate.load.synthetic import synthetic_purchases
 from tollgate.testing import Answer, TestServer
-from tollgate_client.codec import requests_of
-from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client.contract import FRAUD_INPUTS
+from tollgate_client.inputs import check_columns
+from tollgate_client.wire import requests_of
 
 NO_COMPILER = pytest.mark.skipif(
     not shutil.which("cc"), reason="no C compiler: apt-get install gcc libnghttp2-14"
@@ -37,7 +38,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     return lambda server: CompiledSender(server.url, PATIENCE_S, ROWS, tmp_path)
 
 
-def requests(spec: FeatureSpec, count: int) -> list[Any]:
+def requests(spec: FeatureSpec, count: int) -> list[bytes]:
     """Make up requests of two rows."""
     first_us = round((time.time() - 60) * 1e6)
     columns = synthetic_purchases(spec, count * ROWS, seed=5, first_us=first_us)
@@ -117,8 +118,8 @@ def test_without_a_compiler_the_other_one_sends_and_that_is_said(
     assert line.endswith("asyncio sends, some hundred requests a second")
 
 
-def _ids(request: Any) -> list[str]:
+def _ids(request: bytes) -> list[str]:
     """Read the transaction ids of a request: BYTES with their lengths before them."""
-    raw = request.raw_input_contents[0]
+    raw = service_pb2.ModelInferRequest.FromString(request).raw_input_contents[0]
     length = int.from_bytes(raw[:4], "little")
     return [raw[4 : 4 + length].decode()]

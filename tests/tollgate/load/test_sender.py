@@ -15,8 +15,8 @@ from tollgate.load.arrivals import evenly
 from tollgate.load.sender import open_sender
 from tollgate.load.synthetic import synthetic_purchases
 from tollgate.testing import TestServer
-from tollgate_client.codec import requests_of
-from tollgate_client.columns import check_columns
+from tollgate_client.inputs import check_columns
+from tollgate_client.wire import requests_of
 
 COMPILED, ASYNCIO = "compiled", "asyncio"
 SPEC = Path(__file__).parents[3] / "model_repository/fraud_features/1/features.yaml"

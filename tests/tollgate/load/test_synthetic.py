@@ -10,7 +10,7 @@ from tollgate.features.spec.feature_spec import load_spec
 from tollgate.features.spec.request_inputs import all_fields, wire_inputs
 from tollgate.load.synthetic import synthetic_purchases
 from tollgate.validation import check_fields, check_rows
-from tollgate_client.columns import check_columns
+from tollgate_client.inputs import check_columns
 
 SPEC = """
 version: 1

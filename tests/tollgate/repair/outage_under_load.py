@@ -47,8 +47,9 @@ from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.store.event_writer import EventWriter
 from tollgate.store.redis.redis_store import RedisStore
 from tollgate.store.store_events import Purchases
-from tollgate_client.codec import requests_of
-from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client.contract import FRAUD_INPUTS
+from tollgate_client.inputs import check_columns
+from tollgate_client.wire import requests_of
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
 _TIMEOUT_S = 5.0

@@ -17,17 +17,17 @@ import grpc
 import numpy as np
 import pytest
 import redis
-from tritonclient.grpc import service_pb2_grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tollgate.errors import ClientError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.repair.spool_segments import segments
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.store.store_events import Packer
-from tollgate_client import Client
-from tollgate_client.codec import requests_of
-from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client import Client, ClientError
+from tollgate_client.contract import FRAUD_INPUTS
+from tollgate_client.inputs import check_columns
+from tollgate_client.wire import requests_of
 
 pytestmark = pytest.mark.slow
 
@@ -76,7 +76,7 @@ def ask_badly(client: Client, server: Embedded) -> None:
         dry_run=False,
         deadline_s=1.0,
     )
-    requests = [type(request).FromString(request.SerializeToString()) for _ in range(4)]
+    requests = [service_pb2.ModelInferRequest.FromString(request) for _ in range(4)]
     requests[0].parameters["dry_run"].string_param = ID
     requests[1].parameters["deadline_us"].string_param = ID
     requests[2].inputs[0].shape[0] = 9  # of two rows

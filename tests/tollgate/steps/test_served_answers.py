@@ -20,8 +20,7 @@ from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.server.triton import control
 from tollgate.server.triton.probe import probe_columns
 from tollgate.store.stored_decisions import stored_decision_key
-from tollgate_client import Client, Decisions
-from tollgate_client.errors import InvalidRequest
+from tollgate_client import Client, Decisions, InvalidRequest
 
 pytestmark = pytest.mark.slow
 

@@ -13,7 +13,6 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from tritonclient.grpc import service_pb2_grpc
 
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.repository.hashes import hash_file
@@ -25,8 +24,10 @@ from tollgate.schema import Degraded
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.server.triton import control
 from tollgate_client import Client, Decisions
-from tollgate_client.codec import decisions_of, requests_of
-from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client.addresses import infer_method
+from tollgate_client.contract import FRAUD_INPUTS
+from tollgate_client.inputs import check_columns
+from tollgate_client.wire import decisions_of, requests_of
 
 pytestmark = pytest.mark.slow
 
@@ -226,9 +227,9 @@ def test_requests_with_and_without_fields_are_answered_together(
             checked, product="fraud", size=1, dry_run=False, deadline_s=20
         )
     with grpc.insecure_channel(served.grpc_url) as channel:
-        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        infer = infer_method(channel)
         before = batches(served)
-        futures = [stub.ModelInfer.future(one, timeout=20) for one in requests]
+        futures = [infer.future(one, timeout=20) for one in requests]
         answers = [decisions_of(one.result(), latency_s=0.0) for one in futures]
         if always:
             assert batches(served) - before < len(requests) * 0.9

@@ -17,11 +17,10 @@ import numpy as np
 import polars as pl
 import pytest
 import redis
-from tritonclient.grpc import service_pb2_grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from converters.parity.runner import onnx_runner
 from tests.support.steps.step_parameters import told_otherwise
-from tollgate.errors import ClientError, InvalidRequest
 from tollgate.features.offline import build
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import history_of
@@ -29,9 +28,10 @@ from tollgate.pipeline import decide_history
 from tollgate.schema import Degraded
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.server.triton import control
-from tollgate_client import Client, Decisions, join
-from tollgate_client.codec import requests_of
-from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client import Client, ClientError, Decisions, InvalidRequest, join
+from tollgate_client.contract import FRAUD_INPUTS
+from tollgate_client.inputs import check_columns
+from tollgate_client.wire import requests_of
 
 pytestmark = pytest.mark.slow
 
@@ -228,15 +228,15 @@ def test_a_wrong_parameter_costs_its_own_request_only(
     served: Embedded, client: Client, name: str, kind: str, value: object, words: str
 ) -> None:
     """Refused by name, nothing written, and the requests around it are answered."""
-    (request,) = requests_of(
+    (encoded,) = requests_of(
         check_columns(rows(1), inputs=FRAUD_INPUTS),
         product="fraud",
         size=32,
         dry_run=False,
         deadline_s=1.0,
     )
-    good = type(request)()
-    good.CopyFrom(request)
+    request = service_pb2.ModelInferRequest.FromString(encoded)
+    good = service_pb2.ModelInferRequest.FromString(encoded)
     good.parameters["dry_run"].bool_param = True
     request.parameters[name].Clear()
     setattr(request.parameters[name], kind, value)
@@ -259,13 +259,14 @@ def test_what_waited_too_long_since_the_gateway_costs_no_work(
     served: Embedded,
 ) -> None:
     """Triton hands the gateway's clock on; neither store nor model sees the row."""
-    (request,) = requests_of(
+    (encoded,) = requests_of(
         check_columns(rows(1), inputs=FRAUD_INPUTS),
         product="fraud",
         size=32,
         dry_run=False,
         deadline_s=2.0,
     )
+    request = service_pb2.ModelInferRequest.FromString(encoded)
 
     def modelled() -> int:
         models = control.statistics(served.triton)

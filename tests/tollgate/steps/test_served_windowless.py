@@ -20,7 +20,7 @@ from tests.support.products import loans_product
 from tollgate.challenger.bins import clusters
 from tollgate.challenger.shadow_scoring import recorded_decisions
 from tollgate.cli.app import app
-from tollgate.errors import InputError, InvalidRequest
+from tollgate.errors import InputError
 from tollgate.features.offline import build
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import history_of
@@ -30,7 +30,7 @@ from tollgate.repository.lint.product_rules import check
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import Degraded
 from tollgate.server.serving.embedded import Embedded, serve
-from tollgate_client import Client, join
+from tollgate_client import Client, InvalidRequest, join
 
 pytestmark = pytest.mark.slow
 

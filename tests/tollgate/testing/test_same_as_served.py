@@ -13,9 +13,10 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tollgate.pipeline import wait_for_store
 from tollgate.server.serving.embedded import serve
 from tollgate.testing import TestServer
-from tollgate_client.codec import decisions_of, requests_of
-from tollgate_client.columns import FRAUD_INPUTS, check_columns
+from tollgate_client.contract import FRAUD_INPUTS
 from tollgate_client.errors import clean
+from tollgate_client.inputs import check_columns
+from tollgate_client.wire import decisions_of, requests_of
 
 pytestmark = pytest.mark.slow
 
@@ -53,10 +54,10 @@ def request(rows=2, **changed):
         **changed,
     }
     checked = check_columns(columns, inputs=FRAUD_INPUTS)
-    (made,) = requests_of(
+    (encoded,) = requests_of(
         checked, product="fraud", size=64, dry_run=True, deadline_s=PATIENT_S
     )
-    return made
+    return service_pb2.ModelInferRequest.FromString(encoded)
 
 
 def edited(edit, **changed):
@@ -73,7 +74,9 @@ def ask(stub, made):
     except grpc.RpcError as error:
         return error.code(), clean(error.details())
     described = [(one.name, one.datatype, list(one.shape)) for one in response.outputs]
-    answer = decisions_of(response, latency_s=0.0) if len(described) == 6 else None
+    answer = None
+    if len(described) == 6:
+        answer = decisions_of(response.SerializeToString(), latency_s=0.0)
     errors = [] if answer is None else answer.error.tolist()
     decided = [] if answer is None else (answer.decision != "").tolist()
     scored = [] if answer is None else (~np.isnan(answer.score)).tolist()

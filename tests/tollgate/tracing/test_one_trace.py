@@ -16,11 +16,16 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from tollgate.errors import InvalidRequest
 from tollgate.latency_budget.step_batches import record_batches
 from tollgate.testing.supervised import Supervised
 from tollgate.tracing.context import sample
-from tollgate_client import AsyncDecisionClient, DecisionClient, Fallback, Options
+from tollgate_client import (
+    AsyncDecisionClient,
+    DecisionClient,
+    Fallback,
+    InvalidRequest,
+    Options,
+)
 
 pytestmark = pytest.mark.slow
 

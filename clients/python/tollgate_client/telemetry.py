@@ -1,21 +1,119 @@
 """
-Record a client's calls as OpenTelemetry spans, if OpenTelemetry is installed.
+Count a client's events for Prometheus, and record its calls as OpenTelemetry spans.
 
-The application that calls the client sets up OpenTelemetry: its sampling and where
-spans go. Without that setup the client records nothing and sends no trace context to
-servers.
+Both need the library of that name. The application that calls the client sets up
+OpenTelemetry: its sampling and where spans go. Without that setup the client records
+nothing and sends no trace context to servers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import tollgate_client
-from tollgate.errors import InvalidRequest, SetupError, install_remedy
-from tollgate.schema import TRANSACTION_ID
-from tollgate_client.decision import Outcome
+from tollgate_client.addresses import Address
+from tollgate_client.contract import TRANSACTION_ID
+from tollgate_client.decisions import Outcome
+from tollgate_client.errors import InvalidRequest, SetupError
+
+# Counter -> its only label and its description.
+COUNTERS = {
+    "decisions": ("source", "rows decided: by model, cached, fallback"),
+    "refused": ("by", "rows with a mistake of the caller's: found by client, server"),
+    "calls": ("outcome", "attempts: answered, refused, late, failed, overloaded"),
+    "retries": ("after", "requests sent once more: after late, failed, overloaded"),
+    "fallbacks": (
+        "after",
+        "requests without an answer: after late, failed, open, overloaded",
+    ),
+}
+_PREFIX = "tollgate_client_"
+
+
+class Counters:
+    """Count a client's events; threads may share it, and read it as a mapping."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._lock = threading.Lock()
+
+    def add(self, name: str, label: str, *, count: int = 1) -> None:
+        """Increment a counter; `name` is one of COUNTERS."""
+        with self._lock:
+            self._counts[name, label] += count
+
+    def __getitem__(self, key: tuple[str, str]) -> int:
+        return self._counts[key]
+
+    def snapshot(self) -> dict[tuple[str, str], int]:
+        """Copy all counters: (name, label) -> count."""
+        with self._lock:
+            return dict(self._counts)
+
+
+class Counted(Protocol):
+    """The part of a client that Prometheus needs."""
+
+    @property
+    def counters(self) -> Counters:
+        """Return the client's counters."""
+
+    @property
+    def addresses(self) -> Sequence[Address]:
+        """Return the client's addresses."""
+
+
+def register(client: Counted, registry: Any) -> None:
+    """
+    Export a client's counters and the state of its circuit breakers to Prometheus.
+
+    Args:
+        client: A DecisionClient or an AsyncDecisionClient.
+        registry: A `prometheus_client.CollectorRegistry`.
+
+    Raises:
+        SetupError: prometheus_client is not installed.
+    """
+    try:
+        from prometheus_client import core
+    except ModuleNotFoundError as error:
+        raise SetupError(
+            "prometheus_client is not installed", remedy="pip install prometheus-client"
+        ) from error
+
+    class Collector:
+        def collect(self) -> Iterator[Any]:
+            counts = client.counters.snapshot()
+            for name, (label, words) in COUNTERS.items():
+                family = core.CounterMetricFamily(
+                    f"{_PREFIX}{name}", words, labels=[label]
+                )
+                for (counted, value), count in counts.items():
+                    if counted == name:
+                        family.add_metric([value], count)
+                yield family
+            state = core.GaugeMetricFamily(
+                f"{_PREFIX}breaker_state",
+                "0 closed, 1 half-open, 2 open",
+                labels=["address"],
+            )
+            opened = core.CounterMetricFamily(
+                f"{_PREFIX}breaker_opened",
+                "how often it opened",
+                labels=["address"],
+            )
+            for address in client.addresses:
+                state.add_metric([address.name], int(address.breaker.state))
+                opened.add_metric([address.name], address.breaker.opened)
+            yield state
+            yield opened
+
+    registry.register(Collector())
+
 
 _HEADER = "traceparent"
 
@@ -37,7 +135,8 @@ class Tracer:
             from opentelemetry.trace.propagation import tracecontext
         except ImportError as error:
             problem = f"traces need OpenTelemetry: {error.name} is not installed"
-            raise SetupError(problem, remedy=install_remedy("traces")) from error
+            remedy = "pip install opentelemetry-api"
+            raise SetupError(problem, remedy=remedy) from error
         self._trace = trace
         self._propagator = tracecontext.TraceContextTextMapPropagator()
         self._tracer = trace.get_tracer("tollgate.clients", tollgate_client.__version__)
@@ -129,8 +228,8 @@ class CallSpan:
 def _attributes(
     purchase: Mapping[str, object], outcome: Outcome
 ) -> dict[str, str | int]:
-    given = purchase.get(TRANSACTION_ID, "")
-    text = given.decode(errors="replace") if isinstance(given, bytes) else str(given)
+    name = purchase.get(TRANSACTION_ID, "")
+    text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
     found: dict[str, str | int] = {"tollgate.transaction_id": text}
     if isinstance(outcome, InvalidRequest):
         return found | {"tollgate.refused": True}
