@@ -18,7 +18,7 @@ import pytest
 from tollgate import worker
 from tollgate.audit.worker.audit_worker import JournalWorker
 from tollgate.challenger.challenger_worker import TrialWorker
-from tollgate.cli.decisions import journal_watch
+from tollgate.cli.decisions import monitor_command
 from tollgate.cli.operations import gateway_commands, supervised_server
 from tollgate.errors import StoreError
 from tollgate.server.processes import redis_server
@@ -467,8 +467,8 @@ def test_the_monitor(monkeypatch: pytest.MonkeyPatch) -> None:
     """It checks again."""
     loop = Loop("monitor")
     stopped = ended_after(loop)
-    monkeypatch.setattr(journal_watch, "stop_on_signal", lambda: stopped)
-    watch: Any = object.__new__(journal_watch.Watch)
+    monkeypatch.setattr(monitor_command, "stop_on_signal", lambda: stopped)
+    watch: Any = object.__new__(monitor_command.Watch)
     watch._check_readable = lambda: loop() or []
     watch._print_changes = lambda drifted: drifted
     watch.repeat(0.001)

@@ -40,3 +40,11 @@ StoreUrl = Annotated[
         help="URL of the online store.", show_default="that of the server in --state"
     ),
 ]
+TrustPickle = Annotated[
+    bool,
+    typer.Option(
+        "--trust-pickle",
+        help="Load a pickle, which runs the code in it.",
+        rich_help_panel="The model",
+    ),
+]

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from tollgate.backfill.materialize import MaterializeCounts
 from tollgate.cli.app import app
-from tollgate.cli.operations.backfill_commands import _counts_text
+from tollgate.cli.operations.store_commands import _counts_text
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.repair.event_spool import PurchaseSpool
 from tollgate.repair.spool_segments import locked

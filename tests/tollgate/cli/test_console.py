@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from tollgate.cli import console
-from tollgate.cli.decisions import score_command
+from tollgate.cli.decisions import decision_commands
 
 
 def test_a_line_stays_a_line_whatever_is_in_it(
@@ -45,8 +45,8 @@ def test_an_id_is_shown_as_it_is(
     """Callers choose it, and what is shown was decided and counted by then."""
     monkeypatch.setattr(console.out, "width", 200)
     text = "a[b]c [/d]"
-    answers = {name: [text] for name in score_command._ANSWER}
+    answers = {name: [text] for name in decision_commands._ANSWER}
     answers |= {"score": [0.5], "degraded": [0]}
     frame = pl.DataFrame({"transaction_id": [text]})
-    score_command._write(frame, answers, out=None, kind="table")
+    decision_commands._write(frame, answers, out=None, kind="table")
     assert capsys.readouterr().out.count(text) == 4

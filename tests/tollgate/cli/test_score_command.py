@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 from tests.support.store.relay import Relay
-from tollgate.cli.decisions import score_command
+from tollgate.cli.decisions import decision_commands
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.schema import Degraded
 from tollgate.server.processes.redis_server import EmbeddedRedis
@@ -141,8 +141,8 @@ def answers(*rows: tuple[str, int]) -> dict[str, list[object]]:
 
 def failed_rows(given: dict[str, list[object]]) -> int:
     """Say what became of the rows, and count those that failed."""
-    summary = score_command._summary(given)
-    score_command._say(summary)
+    summary = decision_commands._summary(given)
+    decision_commands._say(summary)
     assert summary["rows"] == len(given["error"])
     failed: int = summary["failed"]
     return failed

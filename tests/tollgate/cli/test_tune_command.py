@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tollgate.cli.operations.tune_command import tune as tune_here
+from tollgate.cli.operations.latency_commands import tune as tune_here
 from tollgate.errors import InputError, ServerError
 from tollgate.repository.product_models import read_product
 from tollgate.server.address import Address, find_server

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from converters.purpose import purpose_of
 from tollgate.audit.review.explanation import ExplainedRecord, Threshold
 from tollgate.cli.app import app
-from tollgate.cli.decisions.explain_command import _print
+from tollgate.cli.decisions.decision_commands import _print
 from tollgate.errors import PolicyError
 from tollgate.policy import Policy, RowFacts, decide, load_policy
 from tollgate.policy.policy_difference import compare

@@ -24,17 +24,15 @@ from tollgate.cli.metrics_port import (
 from tollgate.cli.operations.release_commands import (
     WAIT_S,
     Actor,
-    Product,
     Reason,
     RequireApproval,
-    State,
     Wait,
     change,
     settings_of,
     versions_of,
 )
 from tollgate.cli.operations.release_wait import follow
-from tollgate.cli.options import Json, Repository
+from tollgate.cli.options import Json, Product, Repository, State
 from tollgate.cli.repositories import (
     open_for_changes,
     open_for_reading,

@@ -12,7 +12,7 @@ import typer
 
 from tollgate.cli import console
 from tollgate.cli.operations.release_wait import follow
-from tollgate.cli.options import Json, ModelConfigName, Repository
+from tollgate.cli.options import Json, ModelConfigName, Product, Repository, State
 from tollgate.cli.repositories import (
     desired_release,
     open_for_changes,
@@ -27,16 +27,6 @@ if TYPE_CHECKING:
     from tollgate.settings import Settings
     from tollgate.supervisor.replicas import Replica
 
-Product = Annotated[
-    str | None,
-    typer.Option(help="Product, by the name of its ensemble.", show_default="fraud"),
-]
-State = Annotated[
-    str | None,
-    typer.Option(
-        help="State folder of a server on this machine.", show_default=".tollgate"
-    ),
-]
 
 _BEHIND = 1  # exit status: a replica does not run the desired release
 

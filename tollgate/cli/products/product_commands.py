@@ -2,52 +2,206 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
+import msgspec
 import typer
+from rich.markup import escape
+from rich.table import Table
 
 from tollgate.cli import console
-from tollgate.cli.options import Json, Repository
-from tollgate.cli.products.product_options import (
-    Amount,
-    Columns,
-    CostMissed,
-    CostReview,
-    CostWrongDecline,
-    DeclineRate,
-    Drop,
-    Entity,
-    Id,
-    Keep,
-    Kind,
-    Label,
-    LabelDelay,
-    Model,
-    MostFields,
-    Name,
-    Positive,
-    Python,
-    ReviewRate,
-    Sensitive,
-    Table,
-    Time,
-    TrustPickle,
-    Words,
-    Yes,
-)
+from tollgate.cli.options import Json, Repository, TrustPickle
 from tollgate.cli.repositories import require_repository
 from tollgate.errors import InputError
-from tollgate.product.choices import MOST_FIELDS
+from tollgate.product.choices import MOST_FIELDS, ProductChoices
+from tollgate.templating import yaml_number
 
 if TYPE_CHECKING:
+    from tollgate.product.creation import CreatedProduct
     from tollgate.product.plan import Plan
+
+
+_ROLES = "Roles of columns"
+_MODEL = "The model"
+_THRESHOLDS = "The thresholds: state either costs or rates"
+_AGAIN = " May be repeated."
+
+Name = Annotated[
+    str, typer.Argument(help="Name of the product: lowercase letters, digits and _.")
+]
+TableFile = Annotated[
+    Path,
+    typer.Option(
+        "--from", help="Table: Parquet, CSV with a header line, or JSON lines."
+    ),
+]
+Label = Annotated[
+    str, typer.Option(help="Column with the outcome.", rich_help_panel=_ROLES)
+]
+Positive = Annotated[
+    str | None,
+    typer.Option(
+        help="Outcome that the score predicts; rows with high scores are "
+        "reviewed or declined.",
+        show_default="1, yes, true, or the rarer",
+        rich_help_panel=_ROLES,
+    ),
+]
+Entity = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Column with ids to compute windows for; needs --time." + _AGAIN,
+        rich_help_panel=_ROLES,
+    ),
+]
+Time = Annotated[
+    str | None,
+    typer.Option(
+        "--time", help="Column with the time of each row.", rich_help_panel=_ROLES
+    ),
+]
+Amount = Annotated[
+    str | None,
+    typer.Option(help="Column with money, in whole cents.", rich_help_panel=_ROLES),
+]
+Id = Annotated[
+    str | None,
+    typer.Option("--id", help="Column with an id of each row.", rich_help_panel=_ROLES),
+]
+LabelDelay = Annotated[
+    float,
+    typer.Option(
+        help="Days until the outcome of a row is known; needs --time. "
+        "Younger rows are used neither for training nor for "
+        "evaluation.",
+        min=0,
+        metavar="DAYS",
+        rich_help_panel=_ROLES,
+    ),
+]
+Drop = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Column to leave out, such as one known only after the outcome." + _AGAIN,
+        rich_help_panel=_ROLES,
+    ),
+]
+Sensitive = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Column to leave out; model errors are reported by its values." + _AGAIN,
+        rich_help_panel=_ROLES,
+    ),
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Column to use although it seems to reveal the outcome." + _AGAIN,
+        rich_help_panel=_ROLES,
+    ),
+]
+MostFields = Annotated[
+    int,
+    typer.Option(
+        help="Maximum number of columns to use; the most informative are taken.",
+        min=1,
+        rich_help_panel=_ROLES,
+    ),
+]
+Model = Annotated[
+    Path | None,
+    typer.Option(
+        help="Model trained on the table's columns, in a format that "
+        "`tollgate convert` reads.",
+        show_default="train one",
+        rich_help_panel=_MODEL,
+    ),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        help="Columns of the table in the model's training order, if its "
+        "file does not name them.",
+        metavar="A,B,…",
+        rich_help_panel=_MODEL,
+    ),
+]
+Words = Annotated[
+    Path | None,
+    typer.Option(
+        help="YAML or JSON file with the words of each column in the "
+        "order of their codes, if the model's file does not list "
+        "them.",
+        rich_help_panel=_MODEL,
+    ),
+]
+Python = Annotated[
+    Path | None,
+    typer.Option(
+        "--python",
+        help="Python of the environment that trained --model, if not this one.",
+        show_default="our own",
+        rich_help_panel=_MODEL,
+    ),
+]
+Kind = Annotated[
+    Literal["auto", "boosting", "deep-boosting", "logistic"],
+    typer.Option(
+        help="Kind of model to train; auto takes the one that ranks "
+        "outcomes best on parts of the training rows.",
+        rich_help_panel=_MODEL,
+    ),
+]
+CostMissed = Annotated[
+    float | None,
+    typer.Option(
+        help="Cost of approving a row that has the outcome, in any unit.",
+        show_default="none: rates are used",
+        rich_help_panel=_THRESHOLDS,
+    ),
+]
+CostReview = Annotated[
+    float | None,
+    typer.Option(
+        help="Cost of one review, in the same unit.",
+        show_default="none: rates are used",
+        rich_help_panel=_THRESHOLDS,
+    ),
+]
+CostWrongDecline = Annotated[
+    float | None,
+    typer.Option(
+        help="Cost of declining a row without the outcome, in the same unit.",
+        show_default="none: no score declines",
+        rich_help_panel=_THRESHOLDS,
+    ),
+]
+ReviewRate = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of the rows to review, 0 to 1.",
+        show_default="the share that has the outcome",
+        rich_help_panel=_THRESHOLDS,
+    ),
+]
+DeclineRate = Annotated[
+    float | None,
+    typer.Option(
+        help="Maximum share of the rows to decline, 0 to 1.",
+        show_default="0: no score declines",
+        rich_help_panel=_THRESHOLDS,
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not prompt.")]
 
 
 def new(
     name: Name,
-    table: Table,
+    table: TableFile,
     label: Label = "",
     label_delay: LabelDelay = 0.0,
     positive: Positive = None,
@@ -76,8 +230,6 @@ def new(
     """
     Create a product from a table: files, features, model, release; serve it as a test.
     """
-    from tollgate.cli.products import product_prompts, product_report
-    from tollgate.product.choices import ProductChoices
     from tollgate.product.creation import create_product
     from tollgate.product.model import ModelFile
     from tollgate.product.placement import require_free
@@ -133,12 +285,12 @@ def new(
             decline_rate=decline_rate,
         ),
     )
-    ask = not yes and product_prompts.is_terminal()
-    choices = product_prompts.prompt_missing(choices, ask=ask)
+    ask = not yes and is_terminal()
+    choices = prompt_missing(choices, ask=ask)
     steps = console.StepPrinter()
 
     def show(plan: Plan) -> None:
-        product_report.print_plan(plan)
+        print_plan(plan)
         steps.report("columns classified", f"{len(plan.fields)} columns taken")
 
     plan = make_plan(choices)
@@ -151,13 +303,11 @@ def new(
         progress_bar=console.progress,
         show=show,
     )
-    product_report.print_result(plan, made, repository=folder)
+    print_result(plan, made, repository=folder)
 
 
 def list_products(repository: Repository = None, as_json: Json = False) -> None:
     """List the products of the repository, with the active release of each."""
-    from rich.table import Table as Printed
-
     from tollgate.repository.releases.release_file import find_current, product_names
 
     chosen = console.settings(repository=repository)
@@ -176,7 +326,7 @@ def list_products(repository: Repository = None, as_json: Json = False) -> None:
     if as_json:
         console.print_json(rows)
         return
-    table = Printed("product", "release", "versions", box=None, pad_edge=False)
+    table = Table("product", "release", "versions", box=None, pad_edge=False)
     for row in rows:
         versions = cast("dict[str, int]", row["versions"])
         listed = ", ".join(f"{step}={version}" for step, version in versions.items())
@@ -200,7 +350,6 @@ def remove(
     ] = None,
 ) -> None:
     """Remove a product from the repository, with all its versions and releases."""
-    from tollgate.cli.products import product_prompts
     from tollgate.product.placement import displace, folders_of
     from tollgate.repository.versions import staging
 
@@ -210,11 +359,11 @@ def remove(
     folders = folders_of(folder, name)
     _require_unserved(name, chosen.state_path, folder)
     if not yes:
-        if not product_prompts.is_terminal():
+        if not is_terminal():
             raise InputError(
                 "product remove", "removal is permanent: confirm it with --yes"
             )
-        if not product_prompts.confirm_removal(name, folder, folders=folders):
+        if not confirm_removal(name, folder, folders=folders):
             raise typer.Exit(1)
     with staging(folder) as staged:
         staged.version.mkdir()
@@ -237,3 +386,226 @@ def _require_unserved(product: str, state: Path, repository: Path) -> None:
     if product in found.products:
         problem = f"is served at {found.grpc_url}: stop that server first"
         raise InputError(product, problem)
+
+
+def prompt_missing(choices: ProductChoices, *, ask: bool) -> ProductChoices:
+    """
+    Prompt for the open choices: label, entities, time, amount, columns to leave out.
+
+    Args:
+        choices: Choices that flags state; an empty label is open.
+        ask: True if a person is there to respond.
+
+    Raises:
+        InputError: The label is open, and no person is there.
+    """
+    if not ask:
+        if not choices.label:
+            raise InputError("--label", "name the column with the outcome")
+        return choices
+    from tollgate.product.table_reading import read_table
+
+    columns = read_table(choices.table).frame.columns
+    typer.echo(f"{choices.table.name} has {', '.join(columns)}", err=True)
+    changes: dict[str, object] = {}
+    if not choices.label:
+        changes["label"] = _one("Which column is the outcome", columns, needed=True)
+    if choices.time is None:
+        changes["time"] = _one("Which holds the time of each row", columns)
+    if not choices.entities and (choices.time or changes.get("time")):
+        changes["entities"] = _several("Compute windows for the ids in", columns)
+    if choices.amount is None:
+        changes["amount"] = _one("Which is money, in whole cents", columns)
+    if not choices.drop:
+        changes["drop"] = _several("Leave out (not known before the outcome)", columns)
+    if not choices.sensitive:
+        question = "Leave out and report errors by (sex, age, …)"
+        changes["sensitive"] = _several(question, columns)
+    return msgspec.structs.replace(choices, **changes)
+
+
+def is_terminal() -> bool:
+    """Return whether a person can read questions and answer them."""
+    return sys.stdin.isatty() and sys.stderr.isatty()
+
+
+def confirm_removal(product: str, repository: Path, *, folders: Sequence[str]) -> bool:
+    """Ask for confirmation before a permanent removal."""
+    shown = ", ".join(folders)
+    return typer.confirm(
+        f"Remove {product} from {repository} ({shown})? This is permanent.", err=True
+    )
+
+
+def _one(question: str, columns: Sequence[str], *, needed: bool = False) -> str | None:
+    while True:
+        hint = "" if needed else " (Enter: none)"
+        found = str(
+            typer.prompt(f"{question}?{hint}", default="", show_default=False, err=True)
+        )
+        if found in columns or (not found and not needed):
+            return found or None
+        typer.echo(f"{found!r} is none of them", err=True)
+
+
+def _several(question: str, columns: Sequence[str]) -> tuple[str, ...]:
+    while True:
+        prompt = f"{question}? (names, comma between; Enter: none)"
+        text = str(typer.prompt(prompt, default="", show_default=False, err=True))
+        found = tuple(one.strip() for one in text.split(",") if one.strip())
+        wrong = [one for one in found if one not in columns]
+        if not wrong:
+            return found
+        typer.echo(f"{wrong[0]!r} is none of them", err=True)
+
+
+_SHOWN = 40  # columns that are shown of a wide table
+_NAMED = 8  # columns that are named for one reason
+_SAMPLE = 6
+# Personal attributes that laws on equal treatment name; only a hint.
+_SENSITIVE = (
+    *("sex", "gender", "age", "race", "ethnicity", "religion", "nationality"),
+    *("marital", "marital_status", "marriage", "disability", "pregnant"),
+)
+
+
+def print_plan(plan: Plan) -> None:
+    """Show each column's role, and the left-out columns with the reason."""
+    label, choices = plan.label, plan.choices
+    others = ", ".join(label.others[:5])
+    console.result(
+        f"{choices.table.name}: {len(plan.frame):,} rows, {len(plan.frame.columns)} "
+        f"columns; the score is the probability that {choices.label} is "
+        f"{label.positive} ({label.share:.2%} of the rows; else {others})"
+    )
+    table = Table(box=None, pad_edge=False)
+    for title in ("column", "field", "values", "missing", "note"):
+        table.add_column(title, overflow="fold")
+    for one in plan.fields[:_SHOWN]:
+        column = one.column
+        what = f"{len(column.words)} words"
+        if column.kind == "number":
+            what = f"{yaml_number(column.low)} … {yaml_number(column.high)}"
+            what += f", {column.decimals} decimals" if column.decimals else ""
+            what += ", exact" if column.decimals is None else ""
+        name = "" if one.name == column.source else one.name
+        missing = f"{column.missing:,}" if column.missing else ""
+        cells = (column.source, name, what, missing, "; ".join(column.notes))
+        table.add_row(*map(escape, cells))
+    if plan.fields:
+        console.out.print(table)
+    if len(plan.fields) > _SHOWN:
+        console.result(f"… and {len(plan.fields) - _SHOWN} more")
+    reasons: dict[str, list[str]] = {}
+    for left in plan.excluded:
+        reasons.setdefault(left.reason, []).append(left.source)
+    for reason, names in reasons.items():
+        more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        console.result(f"left out  {', '.join(names[:_NAMED])}{more}: {reason}")
+    for note in (*plan.notes, *_hints(plan)):
+        console.result(f"note  {note}")
+
+
+def _hints(plan: Plan) -> list[str]:
+    named = [
+        one.column.source
+        for one in plan.fields
+        if one.column.source.lower() in _SENSITIVE
+    ]
+    if not named:
+        return []
+    return [
+        f"{', '.join(named)} may be unlawful reasons for a decision; --sensitive "
+        "excludes a column and reports the model's errors by it"
+    ]
+
+
+def print_result(plan: Plan, created: CreatedProduct, *, repository: Path) -> None:
+    """
+    Show decisions on held-out rows, the parts of the product, and the next commands.
+    """
+    from tollgate.product.files import ASK_FILE, criterion_text
+
+    product, trial = plan.choices.product, created.trial
+    table = Table(title=f"some of {len(trial.rows)} held-out rows, as served")
+    for title in ("score", "decision", "reasons", plan.choices.label):
+        table.add_column(title, overflow="fold")
+    step = max(1, len(trial.rows) // _SAMPLE)
+    for row in range(0, len(trial.rows), step):
+        truth = plan.label.positive if trial.label[row] else "other"
+        table.add_row(
+            f"{trial.answers.score[row]:.4f}",
+            str(trial.answers.decision[row]),
+            "\n".join(trial.answers.reason_codes[row]),
+            escape(truth),
+        )
+    console.out.print(table)
+    thresholds = created.thresholds
+    declined = "no score declines"
+    if thresholds.decline is not None:
+        declined = f"decline from {yaml_number(thresholds.decline)}: "
+        declined += f"{thresholds.declined:,} rows"
+    rows = f"{thresholds.rows:,} held-out rows"
+    if created.seen:
+        rows = f"{thresholds.rows:,} rows that the model may have been trained on"
+    console.result(
+        f"AUC {created.auc:.4f}   average precision {created.average_precision:.4f}   "
+        f"on {rows}; review from {yaml_number(thresholds.review)}: "
+        f"{thresholds.reviewed:,} rows, {declined}; served scores are at most "
+        f"{trial.largest_difference:.1e} from the source's, on {trial.compared:,} rows "
+        f"as {plan.choices.table.name} has them"
+    )
+    console.result(f"thresholds  {criterion_text(thresholds)}")
+    console.result(
+        f"\n{product} is in {_short(repository)}; all of it is yours to edit:"
+    )
+    for name, what in _files(product):
+        console.result(
+            f"  {name:{max(len(one) for one, _ in _files(product))}}  {what}"
+        )
+    console.result("\nthe call, once it is served:\n")
+    call = (repository / product / ASK_FILE).read_text("utf-8")
+    console.out.print(call, highlight=False, markup=False, soft_wrap=True)
+    console.result("next:")
+    for what, command in _next(product, repository):
+        console.result(f"  {what}\n    {command}")
+
+
+def _files(product: str) -> tuple[tuple[str, str], ...]:
+    from tollgate.product.files import ASK_FILE, SCRIPT_FILE, step_names
+
+    features, model, decision = step_names(product)
+    return (
+        (f"{features}/1/features.yaml", "features of the model (docs/features.md)"),
+        (f"{decision}/1/policy.yaml", "thresholds, rules, reasons (docs/policy.md)"),
+        (f"{product}/slo.yaml", "latency objectives (docs/budget.md)"),
+        (
+            f"{product}/{SCRIPT_FILE}",
+            "trains a model and publishes it as the next version",
+        ),
+        (f"{product}/{ASK_FILE}", "the client call below"),
+        (f"{model}/1/card.md", "model card"),
+    )
+
+
+def _next(product: str, repository: Path) -> tuple[tuple[str, str], ...]:
+    from tollgate.product.files import ASK_FILE, SCRIPT_FILE
+
+    tollgate = os.path.relpath(sys.argv[0])
+    if tollgate.startswith(".."):
+        tollgate = "tollgate"
+    here = _short(repository)
+    where = "" if here == "model_repository" else f" --repository {here}"
+    return (
+        ("serve it", f"{tollgate} up --product {product}{where}"),
+        ("call it from another terminal", f"python {here}/{product}/{ASK_FILE}"),
+        ("train again", f"python {here}/{product}/{SCRIPT_FILE}"),
+        ("remove it", f"{tollgate} product remove {product}{where}"),
+    )
+
+
+def _short(repository: Path) -> str:
+    try:
+        return str(repository.relative_to(Path.cwd()))
+    except ValueError:
+        return str(repository)
