@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -343,8 +344,8 @@ def fingerprints(
     """
     rows = len(cents)
     numbers = np.empty((rows, len(ids) + 3), "<i8")
-    for position, column in enumerate(ids):
-        numbers[:, position] = np.fromiter(map(len, column), np.int64, rows)
+    lengths = map(len, itertools.chain.from_iterable(ids))
+    numbers[:, :-3] = np.fromiter(lengths, np.int64).reshape(len(ids), rows).T
     numbers[:, -3] = cents
     numbers[:, -2] = time_us
     numbers[:, -1] = _mixed(fields).view(np.int64) if fields else 0

@@ -31,7 +31,7 @@ from tollgate.features.feature_tables import (
     unpack_slots,
 )
 from tollgate.features.spec.feature_spec import FeatureSpec, Table
-from tollgate.schema import LISTS_PARAMETER, TRANSACTION_ID, Degraded
+from tollgate.schema import LISTS_PARAMETER, MAX_BATCH_ROWS, TRANSACTION_ID, Degraded
 from tollgate.store.fallback.last_known import LastKnown
 from tollgate.store.id_lists import LookupList
 from tollgate.store.redis.redis_store import Command, RedisStore
@@ -480,6 +480,10 @@ MOST_LISTS = 32  # bits of `list_hits`
 _UNREAD = np.uint32(Degraded.LOOKUPS_UNREAD)
 
 
+_ZEROS = np.zeros(MAX_BATCH_ROWS, np.uint32)
+_ZEROS.setflags(write=False)
+
+
 class LookupResult(msgspec.Struct, frozen=True, eq=False):
     """
     Hold the results of the look-ups for N rows.
@@ -544,8 +548,14 @@ class Lookups:
         """
         counts = [len(batch.transaction_id) for batch in batches]
         rows = sum(counts)
-        degraded, hits = np.zeros((2, rows), np.uint32)
         values = [b""] * rows
+        if len(batches) == len(replies) == 1 and (
+            isinstance(replies[0], list) and replies[0].count(None) == rows
+        ):
+            # Mostly: one batch, no lists, and no stored decision at all.
+            none = _ZEROS[:rows] if rows <= len(_ZEROS) else np.zeros(rows, np.uint32)
+            return [LookupResult(values, none, none)]
+        degraded, hits = np.zeros((2, rows), np.uint32)
         if not replies:
             degraded[:] = _UNREAD
         for place, reply in enumerate(replies):
@@ -553,7 +563,7 @@ class Lookups:
                 degraded[:] = _UNREAD
             elif place:
                 hits |= np.array(reply, np.uint32) << np.uint32(place - 1)
-            elif reply.count(None) < rows:  # mostly there is no stored decision at all
+            elif reply.count(None) < rows:
                 values = [one if isinstance(one, bytes) else b"" for one in reply]
                 lost = [isinstance(one, Exception) for one in reply]
                 degraded |= np.array(lost) * _UNREAD

@@ -164,9 +164,12 @@ def unpack_values(
     entry_bytes: int | I64 = ENTRY.itemsize
     if columns is not None:
         entry_bytes = ENTRY.itemsize + COLUMN_BYTES * np.asarray(columns, np.int64)
-    size = np.fromiter(map(len, values), np.int64, len(values))
-    readable = (size >= HEADER.itemsize) & (size % COLUMN_BYTES == 0)
-    if not np.logical_and.reduce(readable):
+    lengths = list(map(len, values))
+    size = np.array(lengths, np.int64)
+    if min(lengths, default=HEADER.itemsize) < HEADER.itemsize or np.count_nonzero(
+        size % COLUMN_BYTES
+    ):
+        readable = (size >= HEADER.itemsize) & (size % COLUMN_BYTES == 0)
         corrupt = ~readable & (size > 0)
         return _unpack_others(values, readable, corrupt=corrupt, columns=columns)
     packed = b"".join(values)
@@ -262,14 +265,19 @@ def _entries(
     purchase = flags & PURCHASE
     numbers &= _CENTS_MASK
     numbers *= purchase
+    flags &= _KNOWN_FRAUD
+    fraud = flags == _KNOWN_FRAUD
+    (frauds,) = fraud.nonzero()
+    label_time_us = np.zeros(total, np.int64)
+    label_time_us[frauds] = words[at[frauds] + 5]
     return Entries(
         starts=starts,
         time_us=words.take(at),
         order=PackedOrder(packed, at),
         purchase=purchase,
         cents=numbers,
-        fraud=(flags & _KNOWN_FRAUD) == _KNOWN_FRAUD,
-        label_time_us=words[5:].take(at),
+        fraud=fraud,
+        label_time_us=label_time_us,
         columns=columns,
     )
 

@@ -290,10 +290,10 @@ def _not_yet_known(entries: Entries, rows: Rows, places: Places, *, frauds: I64)
     other, and so do those among them that do not know it yet. So each fraud adds one
     where that run begins and subtracts it where the run ends.
     """
-    hidden = np.zeros(places.begin.shape, np.int64)
     label_time_us = entries.label_time_us[frauds]
     unknown = label_time_us > rows.time_us.min(initial=_LARGEST)
     late, label_time_us = frauds[unknown], label_time_us[unknown]
+    hidden = np.zeros(places.begin.shape, np.int64)
     if not len(late):
         return hidden
     order = np.lexsort((places.own, places.row_key))

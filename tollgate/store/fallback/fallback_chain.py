@@ -475,7 +475,8 @@ class FallbackChain:
                     applied=applied,
                     lookups=own,
                 )
-            result.degraded[:] |= own.degraded
+            if np.count_nonzero(own.degraded):
+                result.degraded[:] |= own.degraded
             if self._spec.fields:
                 result.degraded[:] |= self._essentials.missing_fields(
                     one.purchases.fields, len(one.purchases)

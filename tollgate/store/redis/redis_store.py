@@ -109,6 +109,7 @@ class Connection:
         )
         self._reader: Any = None
         self._buffer = bytearray(_READ_BYTES)
+        self._poll = select.poll()
         self.secure = address.tls is not None
         self._address = address
         self._max_owed = max_owed
@@ -199,6 +200,8 @@ class Connection:
                 traceback.clear_frames(exc.__context__.__traceback__)
             raise
         self._reader = self._make_reader()
+        self._poll = select.poll()
+        self._poll.register(self, select.POLLIN)
         self.is_open = True
         self.opened += 1
 
@@ -243,9 +246,7 @@ class Connection:
             self.secure and self._connection._sock.pending()
         ):
             return True
-        poll = select.poll()
-        poll.register(self, select.POLLIN)
-        return bool(poll.poll(wait_s * 1e3))
+        return bool(self._poll.poll(wait_s * 1e3))
 
     def close(self) -> None:
         """Drop the connection; the next call opens a new one."""
