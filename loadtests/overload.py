@@ -46,7 +46,7 @@ from tollgate.gateway.template import (
     Gateway,
 )
 from tollgate.load.bodies import Load
-from tollgate.load.compiled_sender import send_compiled
+from tollgate.load.compiled_sender import CompiledSender
 from tollgate.load.process_usage import use_of
 from tollgate.load.results import ANSWERED, Results
 from tollgate.schema import BULK, CLASS_HEADER, MAX_BATCH_ROWS
@@ -503,7 +503,8 @@ def _send(loads: list[Load], *, url: str) -> tuple[list[Results], float]:
     """
 
     def send(load: Load) -> Results:
-        return send_compiled(load, grpc_url=url, folder=load.bodies.path.parent)
+        folder = load.bodies.path.parent
+        return CompiledSender(url, load.timeout_s, folder).send(load)
 
     before = os.times()
     with ThreadPoolExecutor(len(loads)) as pool:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -46,10 +45,11 @@ from tollgate.latency_budget.layers import Queues, queues_of, split
 from tollgate.latency_budget.step_batches import I64, Batches, record_batches
 from tollgate.latency_budget.step_counts import counts_of
 from tollgate.load.arrivals import F64
-from tollgate.load.asyncio_sender import send_in_python
+from tollgate.load.asyncio_sender import AsyncioSender
 from tollgate.load.bodies import Load
-from tollgate.load.compiled_sender import send_compiled
+from tollgate.load.compiled_sender import CompiledSender
 from tollgate.load.results import Results
+from tollgate.load.sender import Sender
 from tollgate.repository.product_models import read_product
 
 
@@ -382,8 +382,8 @@ def run_once(bench: Bench, order: Order) -> Raw:
         counting(bench.server) as counted,
         recording_steps(bench, wanted=order.layers) as recordings,
     ):
-        send = _sender(order.driver, bench)
-        results = send(load, began=trouble.began)
+        sender = _sender(order.driver, bench, load)
+        results = sender.send(load, began=trouble.began)
     bodies.unlink()
     layers_ms, batches = {}, None
     if recordings:
@@ -414,10 +414,10 @@ def run_once(bench: Bench, order: Order) -> Raw:
     )
 
 
-def _sender(driver: str, bench: Bench) -> Callable[..., Results]:
+def _sender(driver: str, bench: Bench, load: Load) -> Sender:
     if driver == "compiled":
-        return partial(send_compiled, grpc_url=bench.grpc_url, folder=bench.folder)
-    return partial(send_in_python, grpc_url=bench.grpc_url)
+        return CompiledSender(bench.grpc_url, load.timeout_s, bench.folder)
+    return AsyncioSender(bench.grpc_url, load.timeout_s)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ from tollgate.latency_budget.layers import Split, queues_of, split
 from tollgate.latency_budget.step_batches import Batches, record_batches
 from tollgate.latency_budget.step_counts import Counts, counts_of
 from tollgate.load.arrivals import F64, poisson
-from tollgate.load.asyncio_sender import send_at_times, with_id
+from tollgate.load.asyncio_sender import AsyncioSender
+from tollgate.load.bodies import with_id
 from tollgate.load.results import Results
 from tollgate.load.sender import open_sender
 from tollgate.load.synthetic import synthetic_requests
@@ -110,7 +111,7 @@ def measure(
     requests = [with_id(one, str(number)) for number, one in enumerate(requests)]
     steps = (models.features_step, models.model_step, models.decision_step)
     with (
-        open_sender(server.grpc_url, timeout_s=_TIMEOUT_S, rows=load.rows) as chosen,
+        open_sender(server.grpc_url, timeout_s=_TIMEOUT_S) as chosen,
         record_batches(state, steps) as recorded,
     ):
         if warm_up:
@@ -163,7 +164,7 @@ def measure_answers(
     requests, left_out = _planned(load, product, spec)
     try:
         at_s = _at_s(requests, load)
-        sent = send_at_times(requests, at_s, grpc_url=grpc_url, timeout_s=_TIMEOUT_S)
+        sent = AsyncioSender(grpc_url, _TIMEOUT_S).at_times(requests, at_s)
         return sent.later(left_out)
     except asyncio.TimeoutError as error:
         problem = f"nobody answers at {grpc_url} in time"

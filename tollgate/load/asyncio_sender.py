@@ -12,11 +12,10 @@ from typing import Any
 import grpc
 import msgspec
 import numpy as np
-from tritonclient.grpc import service_pb2
 
 from tollgate.errors import ServerError
 from tollgate.load.arrivals import F64
-from tollgate.load.bodies import Load, unframe
+from tollgate.load.bodies import Load, rows_of, unframe
 from tollgate.load.results import (
     METHOD,
     Ended,
@@ -39,46 +38,6 @@ class Attempts(msgspec.Struct, frozen=True):
     timeout_s: float
     retries: int = 0
     metadata: tuple[tuple[str, str], ...] = ()
-
-
-def send_in_python(
-    load: Load, *, grpc_url: str, began: Callable[[float], None]
-) -> Results:
-    """
-    Send a load from this process, as `send_compiled` does, retries included.
-
-    A caller retries at once when an attempt failed or had no answer within the
-    timeout. Its latency counts from when the first attempt was due.
-
-    Raises:
-        ServerError: No server answers there.
-    """
-    before = os.times()
-    bodies = load.bodies.path.read_bytes()
-    offsets = load.bodies.offsets.tolist()
-    messages = [
-        unframe(bodies[begin:end]) for begin, end in itertools.pairwise(offsets)
-    ]
-    attempts = Attempts(load.timeout_s, load.retries, load.metadata)
-    begin_s, ended = asyncio.run(
-        _send(
-            messages,
-            at_s=load.at_s,
-            grpc_url=grpc_url,
-            attempts=attempts,
-            connect_s=_PATIENCE_S,
-            began=began,
-        )
-    )
-    after = os.times()
-    return collect_results(
-        ended,
-        at_s=load.at_s,
-        rows=load.bodies.rows,
-        poisoned=load.bodies.poisoned,
-        begin_s=begin_s,
-        sender_cpu_s=after.user + after.system - before.user - before.system,
-    )
 
 
 async def send(
@@ -105,7 +64,7 @@ async def send(
     Returns:
         Results of the requests that were sent.
     """
-    rows = _rows_of(requests)
+    rows = rows_of(requests)
 
     def ended_one(one: Ended) -> None:
         decided, _, degraded, *_ = count_rows(one.answer) if one.answer else (0, 0, 0)
@@ -120,40 +79,6 @@ async def send(
         observe=ended_one,
     )
     return collect_results(ended, at_s=at_s[: len(ended)], rows=rows, begin_s=begin_s)
-
-
-def with_id(request: bytes, request_id: str) -> bytes:
-    """Add an id to an encoded request: protobuf merges messages that are joined."""
-    added: bytes = service_pb2.ModelInferRequest(id=request_id).SerializeToString()
-    return request + added
-
-
-def _rows_of(requests: Sequence[bytes]) -> int:
-    """Read the number of rows of the first request; 1 without any."""
-    if not requests:
-        return 1
-    first = service_pb2.ModelInferRequest.FromString(requests[0])
-    return int(first.inputs[0].shape[0])
-
-
-def send_at_times(
-    requests: Sequence[bytes], at_s: F64, *, grpc_url: str, timeout_s: float
-) -> Results:
-    """
-    Send each request at its time, and give up on a server that does not answer.
-
-    Args:
-        requests: N encoded ModelInferRequests with equally many rows.
-        at_s: Time at which each is due, s from the beginning, ascending; float64 [N].
-        grpc_url: host:port, or dns:///host:port for several servers in turn.
-        timeout_s: Time after which a caller gives up, s.
-
-    Raises:
-        asyncio.TimeoutError: No server answers there.
-    """
-    sending = send(requests, at_s=at_s, grpc_url=grpc_url, timeout_s=timeout_s)
-    limit_s = CONNECT_S + float(np.max(at_s)) + timeout_s
-    return asyncio.run(asyncio.wait_for(sending, limit_s))
 
 
 async def _send(
@@ -229,45 +154,12 @@ async def _call(
     )
 
 
-async def call_one_by_one(
-    requests: Sequence[bytes], *, grpc_url: str, timeout_s: float, run_s: float
-) -> Results:
-    """
-    Send each request when the one before has ended, for `run_s` seconds: a closed loop.
-
-    Returns:
-        Results of the requests that were sent; each was due when it was sent.
-    """
-    from tollgate_client.addresses import CHANNEL_OPTIONS
-
-    rows = _rows_of(requests)
-    ended: list[Ended] = []
-    async with grpc.aio.insecure_channel(grpc_url, options=CHANNEL_OPTIONS) as channel:
-        infer = channel.unary_unary(METHOD)
-        await channel.channel_ready()
-        begin_s = perf_counter()
-        for number, request in enumerate(requests):
-            if perf_counter() - begin_s > run_s:
-                break
-            ended.append(
-                await _call(
-                    infer,
-                    request,
-                    number=number,
-                    begin_s=begin_s,
-                    how=Attempts(timeout_s),
-                )
-            )
-    at_s = np.array([one.sent_ns for one in ended], np.int64) / _NS
-    return collect_results(ended, at_s=at_s, rows=rows, begin_s=begin_s)
-
-
 class AsyncioSender(msgspec.Struct, frozen=True):
     """
     Sender with asyncio, for some hundred requests a second.
 
     Attributes:
-        grpc_url: host:port.
+        grpc_url: host:port, or dns:///host:port for several servers in turn.
         timeout_s: Time after which a caller gives up, s.
     """
 
@@ -275,16 +167,78 @@ class AsyncioSender(msgspec.Struct, frozen=True):
     timeout_s: float
     name: str = "asyncio"
 
-    def at_times(self, requests: Sequence[bytes], at_s: F64) -> Results:
-        """See `Sender`."""
-        return send_at_times(
-            requests, at_s, grpc_url=self.grpc_url, timeout_s=self.timeout_s
+    def send(
+        self, load: Load, *, began: Callable[[float], None] = lambda moment_s: None
+    ) -> Results:
+        """
+        See `Sender`.
+
+        Raises:
+            ServerError: No server answers there.
+        """
+        before = os.times()
+        bodies = load.bodies.path.read_bytes()
+        offsets = load.bodies.offsets.tolist()
+        messages = [
+            unframe(bodies[begin:end]) for begin, end in itertools.pairwise(offsets)
+        ]
+        attempts = Attempts(load.timeout_s, load.retries, load.metadata)
+        begin_s, ended = asyncio.run(
+            _send(
+                messages,
+                at_s=load.at_s,
+                grpc_url=self.grpc_url,
+                attempts=attempts,
+                connect_s=_PATIENCE_S,
+                began=began,
+            )
         )
+        after = os.times()
+        return collect_results(
+            ended,
+            at_s=load.at_s,
+            rows=load.bodies.rows,
+            poisoned=load.bodies.poisoned,
+            begin_s=begin_s,
+            sender_cpu_s=after.user + after.system - before.user - before.system,
+        )
+
+    def at_times(self, requests: Sequence[bytes], at_s: F64) -> Results:
+        """
+        See `Sender`; give up on a server that does not answer.
+
+        Raises:
+            asyncio.TimeoutError: No server answers there.
+        """
+        sending = send(
+            requests, at_s=at_s, grpc_url=self.grpc_url, timeout_s=self.timeout_s
+        )
+        limit_s = CONNECT_S + float(np.max(at_s)) + self.timeout_s
+        return asyncio.run(asyncio.wait_for(sending, limit_s))
 
     def one_by_one(self, requests: Sequence[bytes], *, run_s: float) -> Results:
         """See `Sender`."""
-        return asyncio.run(
-            call_one_by_one(
-                requests, grpc_url=self.grpc_url, timeout_s=self.timeout_s, run_s=run_s
-            )
-        )
+        return asyncio.run(self._one_by_one(requests, run_s))
+
+    async def _one_by_one(self, requests: Sequence[bytes], run_s: float) -> Results:
+        from tollgate_client.addresses import CHANNEL_OPTIONS
+
+        ended: list[Ended] = []
+        attempts = Attempts(self.timeout_s)
+        async with grpc.aio.insecure_channel(
+            self.grpc_url, options=CHANNEL_OPTIONS
+        ) as channel:
+            infer = channel.unary_unary(METHOD)
+            await channel.channel_ready()
+            begin_s = perf_counter()
+            for number, request in enumerate(requests):
+                if perf_counter() - begin_s > run_s:
+                    break
+                ended.append(
+                    await _call(
+                        infer, request, number=number, begin_s=begin_s, how=attempts
+                    )
+                )
+        at_s = np.array([one.sent_ns for one in ended], np.int64) / _NS
+        rows = rows_of(requests)
+        return collect_results(ended, at_s=at_s, rows=rows, begin_s=begin_s)

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from tritonclient.grpc import service_pb2
 
 from tollgate.errors import InputError
 from tollgate.load.arrivals import F64
@@ -79,16 +80,29 @@ class Load(msgspec.Struct, frozen=True, eq=False):
     metadata: tuple[tuple[str, str], ...] = ()
 
 
-def bodies_from(requests: Sequence[bytes], *, rows: int, path: Path) -> Bodies:
+def with_id(request: bytes, request_id: str) -> bytes:
+    """Add an id to an encoded request: protobuf merges messages that are joined."""
+    added: bytes = service_pb2.ModelInferRequest(id=request_id).SerializeToString()
+    return request + added
+
+
+def rows_of(requests: Sequence[bytes]) -> int:
+    """Return the rows in each of these encoded requests; 1 without any."""
+    if not requests:
+        return 1
+    first = service_pb2.ModelInferRequest.FromString(requests[0])
+    return int(first.inputs[0].shape[0])
+
+
+def bodies_from(requests: Sequence[bytes], *, path: Path) -> Bodies:
     """
     Write requests that the caller made; none of their rows breaks a rule.
 
     Args:
-        requests: N encoded ModelInferRequests.
-        rows: Rows in each request.
+        requests: N encoded ModelInferRequests with equally many rows.
         path: Path of the file to write.
     """
     framed = [frame(one) for one in requests]
     path.write_bytes(b"".join(framed))
     ends = np.cumsum([0, *map(len, framed)], dtype=np.uint64)
-    return Bodies(path, ends, rows, np.zeros(len(framed), np.uint8))
+    return Bodies(path, ends, rows_of(requests), np.zeros(len(framed), np.uint8))

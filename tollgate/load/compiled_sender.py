@@ -53,101 +53,6 @@ def compile_sender(folder: Path) -> Path:
     return program
 
 
-def send_compiled(
-    load: Load,
-    *,
-    grpc_url: str,
-    folder: Path,
-    began: Callable[[float], None] = lambda moment_s: None,
-) -> Results:
-    """
-    Send a load.
-
-    Args:
-        load: Requests to send.
-        grpc_url: host:port.
-        folder: Folder for files; the program stays there.
-        began: Called at the beginning, with the time on time.perf_counter.
-
-    Raises:
-        ServerError: No server answers there, or the sender failed.
-        SetupError: It cannot be compiled.
-    """
-    compile_sender(folder)
-    before = os.times()
-    waited_s = load.timeout_s * (load.retries + 1)
-    most_s = float(load.at_s[-1]) + waited_s + _GRACE_S
-    with _sender_files(load, grpc_url=grpc_url, folder=folder) as (command, answers):
-        begin_s = _run(command, most_s=most_s, began=began)
-        after = os.times()
-        user_s = after.children_user - before.children_user
-        return collect_results(
-            read_ended(answers),
-            at_s=load.at_s,
-            rows=load.bodies.rows,
-            poisoned=load.bodies.poisoned,
-            begin_s=begin_s,
-            sender_cpu_s=user_s + after.children_system - before.children_system,
-        )
-
-
-def send_one_by_one(
-    bodies: Bodies, *, timeout_s: float, run_s: float, grpc_url: str, folder: Path
-) -> Results:
-    """
-    Send each request when the one before has ended, for `run_s` seconds: a closed loop.
-
-    Returns:
-        Results of the requests that were sent; each was due when it was sent.
-
-    Raises:
-        ServerError, SetupError: As `send_compiled`.
-    """
-    load = Load(np.zeros(len(bodies.poisoned)), bodies, timeout_s, connections=1)
-    most_s = run_s + timeout_s + _GRACE_S
-    alone_ms = round(run_s * 1e3)
-    sent = _sender_files(load, grpc_url=grpc_url, folder=folder, alone_ms=alone_ms)
-    with sent as (command, answers):
-        begin_s = _run(command, most_s=most_s)
-        calls = list(read_ended(answers))
-    at_ns = [one.ended_ns if one.sent_ns < 0 else one.sent_ns for one in calls]
-    return collect_results(
-        calls,
-        at_s=np.array(at_ns) / 1e9,
-        rows=bodies.rows,
-        poisoned=bodies.poisoned[: len(calls)],
-        begin_s=begin_s,
-    )
-
-
-@contextmanager
-def _sender_files(
-    load: Load, *, grpc_url: str, folder: Path, alone_ms: int = 0
-) -> Iterator[tuple[list[str], Path]]:
-    """Write the input of paced.c; yield its command, and the file that it writes."""
-    program = compile_sender(folder)
-    due, offsets, answers = (
-        folder / f"{name}.bin" for name in ("due", "offsets", "answers")
-    )
-    np.rint(load.at_s * 1e9).astype("<i8").tofile(due)
-    load.bodies.offsets.astype("<u8").tofile(offsets)
-    host, _, port = grpc_url.rpartition(":")
-    try:
-        yield (
-            [
-                *(str(program), host, port, METHOD, str(load.connections)),
-                *(str(round(load.timeout_s * 1e3)), str(load.retries)),
-                *map(str, (due, offsets, load.bodies.path, answers)),
-                str(alone_ms),
-                *itertools.chain.from_iterable(load.metadata),
-            ],
-            answers,
-        )
-    finally:
-        for file in (due, offsets, answers):
-            file.unlink(missing_ok=True)
-
-
 def _run(
     command: list[str],
     *,
@@ -220,35 +125,93 @@ def read_ended(path: Path) -> Iterator[Ended]:
 
 class CompiledSender(msgspec.Struct, frozen=True):
     """
-    Sender that runs paced.c.
+    Sender that runs paced.c, for thousands of requests a second.
 
     Attributes:
         grpc_url: host:port.
         timeout_s: Time after which a caller gives up, s.
-        rows: Rows in each request.
         folder: Folder for files; no other process may use it.
     """
 
     grpc_url: str
     timeout_s: float
-    rows: int
     folder: Path
     name: str = "compiled"
 
+    def send(
+        self, load: Load, *, began: Callable[[float], None] = lambda moment_s: None
+    ) -> Results:
+        """
+        See `Sender`.
+
+        Raises:
+            ServerError: No server answers there, or the sender failed.
+            SetupError: It cannot be compiled.
+        """
+        compile_sender(self.folder)
+        before = os.times()
+        waited_s = load.timeout_s * (load.retries + 1)
+        most_s = float(load.at_s[-1]) + waited_s + _GRACE_S
+        with self._files(load) as (command, answers):
+            begin_s = _run(command, most_s=most_s, began=began)
+            after = os.times()
+            user_s = after.children_user - before.children_user
+            return collect_results(
+                read_ended(answers),
+                at_s=load.at_s,
+                rows=load.bodies.rows,
+                poisoned=load.bodies.poisoned,
+                begin_s=begin_s,
+                sender_cpu_s=user_s + after.children_system - before.children_system,
+            )
+
     def at_times(self, requests: Sequence[bytes], at_s: F64) -> Results:
         """See `Sender`."""
-        load = Load(at_s, self._bodies(requests), self.timeout_s)
-        return send_compiled(load, grpc_url=self.grpc_url, folder=self.folder)
+        return self.send(Load(at_s, self._bodies(requests), self.timeout_s))
 
     def one_by_one(self, requests: Sequence[bytes], *, run_s: float) -> Results:
         """See `Sender`."""
-        return send_one_by_one(
-            self._bodies(requests),
-            timeout_s=self.timeout_s,
-            run_s=run_s,
-            grpc_url=self.grpc_url,
-            folder=self.folder,
+        bodies = self._bodies(requests)
+        load = Load(np.zeros(len(requests)), bodies, self.timeout_s, connections=1)
+        most_s = run_s + self.timeout_s + _GRACE_S
+        with self._files(load, alone_ms=round(run_s * 1e3)) as (command, answers):
+            begin_s = _run(command, most_s=most_s)
+            calls = list(read_ended(answers))
+        at_ns = [one.ended_ns if one.sent_ns < 0 else one.sent_ns for one in calls]
+        return collect_results(
+            calls,
+            at_s=np.array(at_ns) / 1e9,
+            rows=bodies.rows,
+            poisoned=bodies.poisoned[: len(calls)],
+            begin_s=begin_s,
         )
 
     def _bodies(self, requests: Sequence[bytes]) -> Bodies:
-        return bodies_from(requests, rows=self.rows, path=self.folder / "bodies.bin")
+        return bodies_from(requests, path=self.folder / "bodies.bin")
+
+    @contextmanager
+    def _files(
+        self, load: Load, *, alone_ms: int = 0
+    ) -> Iterator[tuple[list[str], Path]]:
+        """Write the input of paced.c; yield its command, and the file of answers."""
+        program = compile_sender(self.folder)
+        due, offsets, answers = (
+            self.folder / f"{name}.bin" for name in ("due", "offsets", "answers")
+        )
+        np.rint(load.at_s * 1e9).astype("<i8").tofile(due)
+        load.bodies.offsets.astype("<u8").tofile(offsets)
+        host, _, port = self.grpc_url.rpartition(":")
+        try:
+            yield (
+                [
+                    *(str(program), host, port, METHOD, str(load.connections)),
+                    *(str(round(load.timeout_s * 1e3)), str(load.retries)),
+                    *map(str, (due, offsets, load.bodies.path, answers)),
+                    str(alone_ms),
+                    *itertools.chain.from_iterable(load.metadata),
+                ],
+                answers,
+            )
+        finally:
+            for file in (due, offsets, answers):
+                file.unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from typing import Protocol
 from tollgate.errors import SetupError
 from tollgate.load.arrivals import F64
 from tollgate.load.asyncio_sender import AsyncioSender
+from tollgate.load.bodies import Load
 from tollgate.load.compiled_sender import CompiledSender, compile_sender
 from tollgate.load.results import Results
 
@@ -21,6 +22,20 @@ class Sender(Protocol):
     @property
     def name(self) -> str:
         """Return a name of one or two words."""
+
+    def send(
+        self, load: Load, *, began: Callable[[float], None] = lambda moment_s: None
+    ) -> Results:
+        """
+        Send each request when it is due, without waiting for any answer.
+
+        A caller retries at once when an attempt failed or had no answer within the
+        timeout. Its latency counts from when the first attempt was due.
+
+        Args:
+            load: Requests to send.
+            began: Called at the beginning, with the time on time.perf_counter.
+        """
 
     def at_times(self, requests: Sequence[bytes], at_s: F64) -> Results:
         """
@@ -35,7 +50,6 @@ def best_sender(
     grpc_url: str,
     *,
     timeout_s: float,
-    rows: int,
     folder: Path,
     report: Callable[[str], None] = lambda line: None,
 ) -> Sender:
@@ -45,7 +59,6 @@ def best_sender(
     Args:
         grpc_url: host:port.
         timeout_s: Time after which a caller gives up, s.
-        rows: Rows in each request.
         folder: Folder for files of the sender; no other process may use it.
         report: Called with one line when there is no compiled sender.
     """
@@ -54,18 +67,24 @@ def best_sender(
     except SetupError as error:
         report(f"{error}; until then asyncio sends, some hundred requests a second")
         return AsyncioSender(grpc_url, timeout_s)
-    return CompiledSender(grpc_url, timeout_s, rows, folder)
+    return CompiledSender(grpc_url, timeout_s, folder)
 
 
 @contextmanager
-def open_sender(grpc_url: str, *, timeout_s: float, rows: int) -> Iterator[Sender]:
+def open_sender(
+    grpc_url: str,
+    *,
+    timeout_s: float,
+    report: Callable[[str], None] = lambda line: None,
+) -> Iterator[Sender]:
     """
     Open the compiled sender, or asyncio where there is no compiler.
 
     Args:
         grpc_url: host:port.
         timeout_s: Time after which a caller gives up, s.
-        rows: Rows in each request.
+        report: Called with one line when there is no compiled sender.
     """
-    with tempfile.TemporaryDirectory(prefix="tollgate-send-") as folder:
-        yield best_sender(grpc_url, timeout_s=timeout_s, rows=rows, folder=Path(folder))
+    with tempfile.TemporaryDirectory(prefix="tollgate-send-") as name:
+        folder = Path(name)
+        yield best_sender(grpc_url, timeout_s=timeout_s, folder=folder, report=report)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 import textwrap
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tollgate.errors import ArgumentError, InputError, RepositoryError
-from tollgate.load.sender import best_sender
+from tollgate.load.sender import open_sender
 from tollgate.load.surroundings import measured_on
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.configs import NAMED_CONFIGS, require_config_name, to_text
@@ -247,14 +246,9 @@ class Bench:
         if not others:
             problem = "leaves nothing to try besides the current settings"
             raise ArgumentError("values", problem)
-        with tempfile.TemporaryDirectory(prefix="tollgate-tune-") as folder:
-            sender = best_sender(
-                self._server.grpc_url,
-                timeout_s=self._traffic.timeout_s,
-                rows=wanted.rows,
-                folder=Path(folder),
-                report=report,
-            )
+        with open_sender(
+            self._server.grpc_url, timeout_s=self._traffic.timeout_s, report=report
+        ) as sender:
             self._sender = sender.name
             drive = Driver(self._server, self._traffic, sender=sender)
             return tune(

@@ -22,10 +22,11 @@ from loadtests.paced.requests import write_bodies
 from loadtests.paced.scenario import Phase, Scenario
 from tollgate.errors import InputError, ServerError, SetupError
 from tollgate.load.arrivals import F64, evenly
-from tollgate.load.asyncio_sender import send_in_python
+from tollgate.load.asyncio_sender import AsyncioSender
 from tollgate.load.bodies import Load
-from tollgate.load.compiled_sender import compile_sender, read_ended, send_compiled
+from tollgate.load.compiled_sender import CompiledSender, compile_sender, read_ended
 from tollgate.load.results import ANSWERED, NO_ANSWER, Results
+from tollgate.load.sender import Sender
 from tollgate.load.traffic import Traffic, fixed_width
 from tollgate.server.processes.environment import free_port
 from tollgate.testing import Answer, TestServer
@@ -46,15 +47,14 @@ def server() -> Iterator[TestServer]:
 @pytest.fixture(params=[pytest.param("compiled", marks=NO_COMPILER), "python"])
 def send(request: pytest.FixtureRequest, tmp_path: Path) -> Send:
     """Either sender, with one face."""
-    if request.param == "python":
-        return send_in_python
 
-    def compiled(
-        load: Load, *, grpc_url: str, began: Callable[[float], None]
-    ) -> Results:
-        return send_compiled(load, grpc_url=grpc_url, folder=tmp_path, began=began)
+    def send(load: Load, *, grpc_url: str, began: Callable[[float], None]) -> Results:
+        sender: Sender = AsyncioSender(grpc_url, load.timeout_s)
+        if request.param == "compiled":
+            sender = CompiledSender(grpc_url, load.timeout_s, tmp_path)
+        return sender.send(load, began=began)
 
-    return compiled
+    return send
 
 
 @pytest.fixture
@@ -241,7 +241,8 @@ def test_a_server_that_goes_away_and_comes_back_is_found_again(
 
     # So many that some come when it is back, however slow this machine is.
     load = load_of(evenly(500, rate_per_s=200), timeout_s=1.0)
-    results = send_compiled(load, grpc_url=server.url, folder=tmp_path, began=began)
+    sender = CompiledSender(server.url, load.timeout_s, tmp_path)
+    results = sender.send(load, began=began)
     answered = results.calls["kind"] == 0
     assert answered[:10].any()
     assert answered[-10:].any() or start_times[0] + load.at_s[-20] < back[0] + 0.2

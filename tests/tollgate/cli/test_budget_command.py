@@ -18,7 +18,8 @@ from tollgate.features.spec.feature_spec import load_spec
 from tollgate.features.spec.request_inputs import all_fields, wire_inputs
 from tollgate.latency_budget.step_batches import record_batches
 from tollgate.load.arrivals import evenly
-from tollgate.load.asyncio_sender import send, with_id
+from tollgate.load.asyncio_sender import send
+from tollgate.load.bodies import with_id
 from tollgate.load.synthetic import synthetic_purchases
 from tollgate.server.address import find_server
 from tollgate.supervisor.stubs import find_stubs

@@ -35,7 +35,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Make:
     """Either sender, with the patience that a busy machine needs."""
     if request.param == "python":
         return lambda server: AsyncioSender(server.url, PATIENCE_S)
-    return lambda server: CompiledSender(server.url, PATIENCE_S, ROWS, tmp_path)
+    return lambda server: CompiledSender(server.url, PATIENCE_S, tmp_path)
 
 
 def requests(spec: FeatureSpec, count: int) -> list[bytes]:
@@ -94,7 +94,7 @@ def test_requests_may_end_before_the_time_does(spec: FeatureSpec, make: Make) ->
 def test_the_compiled_one_is_taken_where_it_can_be_made(tmp_path: Path) -> None:
     """Nothing is said then, and it is compiled once."""
     said: list[str] = []
-    wanted = {"timeout_s": 1.0, "rows": 1, "folder": tmp_path, "report": said.append}
+    wanted = {"timeout_s": 1.0, "folder": tmp_path, "report": said.append}
     assert best_sender("h:1", **wanted).name == "compiled"
     made = (tmp_path / "paced").stat()
     assert best_sender("h:1", **wanted).name == "compiled"
@@ -108,9 +108,7 @@ def test_without_a_compiler_the_other_one_sends_and_that_is_said(
     """One line, with what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
     said: list[str] = []
-    sender = best_sender(
-        "h:1", timeout_s=1.0, rows=1, folder=tmp_path, report=said.append
-    )
+    sender = best_sender("h:1", timeout_s=1.0, folder=tmp_path, report=said.append)
     assert sender.name == "asyncio"
     (line,) = said
     assert "no C compiler" in line
