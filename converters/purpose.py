@@ -14,8 +14,7 @@ from tollgate.policy import POLICY_FILE
 from tollgate.policy.policy_document import Level
 from tollgate.repository.models.features_version import load_spec_of
 from tollgate.repository.releases.release_file import spec_hash_text
-from tollgate.repository.releases.served_versions import read_served
-from tollgate.repository.releases.step_parameters import load_policy_of
+from tollgate.repository.releases.served_versions import load_policy_of, read_served
 
 
 class Purpose(msgspec.Struct, frozen=True, eq=False):

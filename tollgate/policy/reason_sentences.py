@@ -79,20 +79,6 @@ def select_reasons(
     return tuple(found[:most])
 
 
-def select_codes(
-    policy: Policy,
-    codes: Sequence[str],
-    *,
-    contributions: F64,
-    feature_names: Sequence[str],
-) -> tuple[str, ...]:
-    """Choose as `select_reasons` does; return only the codes."""
-    reasons = select_reasons(
-        policy, codes, contributions=contributions, feature_names=feature_names
-    )
-    return tuple(one.code for one in reasons)
-
-
 def _feature_reasons(
     policy: Policy,
     contributions: F64,

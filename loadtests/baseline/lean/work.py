@@ -31,7 +31,8 @@ from tollgate.journal.stored_decision_commands import StoreCommands
 from tollgate.policy import RowFacts, decide
 from tollgate.repository.models.model_files import MODEL_FILE
 from tollgate.repository.releases.release_file import read_release
-from tollgate.repository.releases.step_parameters import load_policy_of, lookup_lists
+from tollgate.repository.releases.rendering import lookup_lists
+from tollgate.repository.releases.served_versions import load_policy_of
 from tollgate.schema import FEATURES, PROBABILITIES, TRANSACTION_ID, context_dtype
 from tollgate.server.triton.onnx_session import OnnxSession
 from tollgate.steps.step_journal import StepJournal

@@ -14,11 +14,11 @@ import pytest
 
 from tests.support.steps.triton_classes import MetricFamily, Request, Response, Tensor
 from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
-from tollgate.repository.releases.step_parameters import (
+from tollgate.repository.releases.rendering import (
     decision_parameters,
     features_parameters,
-    load_policy_of,
 )
+from tollgate.repository.releases.served_versions import load_policy_of
 from tollgate.schema import (
     CONTEXT,
     CONTEXT_KEY_VARIABLE,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tollgate.policy import Policy, load_policy
-from tollgate.policy.reason_sentences import select_codes, select_reasons
+from tollgate.policy.reason_sentences import select_reasons
 
 NAMES = ("amount", "mean", "pace", "risk", "calm")
 POLICY = """
@@ -44,14 +44,14 @@ def policy(tmp_path: Path) -> Policy:
         ([], [np.nan, 0.1, 0, 0, 0], "AMOUNT"),
     ],
 )
-def test_select_codes(
+def test_codes_are_in_the_order_of_their_weight(
     policy: Policy, codes: list[str], contributions: list[float], wanted: str
 ) -> None:
     """The answer's first, then features by how much they raised the score."""
-    reported = select_codes(
+    reported = select_reasons(
         policy, codes, contributions=np.array(contributions), feature_names=NAMES
     )
-    assert reported == tuple(wanted.split())
+    assert [one.code for one in reported] == wanted.split()
 
 
 def test_a_text_is_reported_once(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from tollgate.repository.releases.activation import (
     propose,
     recompose_release,
 )
-from tollgate.repository.releases.difference import difference_lines
 from tollgate.repository.releases.release_file import (
     Release,
     read_release,
@@ -31,9 +30,10 @@ from tollgate.repository.releases.release_file import (
     write_release,
 )
 from tollgate.repository.releases.release_history import (
+    difference_lines,
     find_release,
     history_path,
-    origin_of,
+    last_change,
     read_history,
 )
 from tollgate.repository.snapshot import RepositorySnapshot
@@ -205,9 +205,13 @@ def test_what_was_written_down_and_no_more_is_not_gone_back_to(
     write_release(repository, there)  # as if the disk was full just then
     entries = read_history(repository, "fraud")
     assert [one.release.name for one in entries][-2:] == ["fraud-3", "fraud-2"]
-    assert origin_of(entries) == "fraud-1"
+    change = last_change(entries)
+    assert change is not None
+    assert change.origin == "fraud-1"
     go(repository, make(repository, fraud_decision=2))
-    assert origin_of(read_history(repository, "fraud")) == "fraud-2"
+    change = last_change(read_history(repository, "fraud"))
+    assert change is not None
+    assert change.origin == "fraud-2"
 
 
 def test_a_change_is_made_of_what_is_there_still(repository: Path) -> None:

@@ -25,7 +25,7 @@ from tollgate.repository.releases.release_file import (
 )
 from tollgate.repository.releases.release_history import (
     find_release,
-    origin_of,
+    last_change,
     read_history,
 )
 from tollgate.repository.releases.trial_changes import (
@@ -124,7 +124,9 @@ def test_a_promoted_challenger_keeps_its_name_and_the_way_back(
         ("challenger start", "fraud-1"),
         ("promote", "fraud-1"),
     ]
-    assert origin_of(entries) == "fraud-1"
+    change = last_change(entries)
+    assert change is not None
+    assert change.origin == "fraud-1"
 
 
 def test_the_way_back_is_not_to_the_challenger(repository: Path) -> None:
@@ -142,7 +144,9 @@ def test_the_way_back_is_not_to_the_challenger(repository: Path) -> None:
     )
     begin(repository, fraud_model=3)
     end(repository)
-    assert origin_of(read_history(repository, "fraud")) == "fraud-1"
+    change = last_change(read_history(repository, "fraud"))
+    assert change is not None
+    assert change.origin == "fraud-1"
 
 
 def test_a_name_that_was_on_trial_is_not_given_again(repository: Path) -> None:

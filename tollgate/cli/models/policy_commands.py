@@ -393,7 +393,7 @@ def _open_list(
 
 
 def _require_named(name: str, repository: Path, *, product: str) -> None:
-    from tollgate.repository.releases.rendering import served_policy
+    from tollgate.repository.releases.served_versions import served_policy
 
     names = [one.name for one in served_policy(repository, product=product).lists]
     if name not in names:

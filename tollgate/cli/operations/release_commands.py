@@ -93,7 +93,7 @@ def diff(
     as_json: Json = False,
 ) -> None:
     """Show the changes from one release to another: versions, files, their text."""
-    from tollgate.repository.releases.difference import difference_lines
+    from tollgate.repository.releases.release_history import difference_lines
 
     chosen = console.settings(repository=repository, product=product)
     with open_for_reading(chosen) as folder:

@@ -41,7 +41,7 @@ from tollgate.repository.releases.release_file import (
     spec_hash_text,
     verify_release,
 )
-from tollgate.repository.releases.step_parameters import load_policy_of
+from tollgate.repository.releases.served_versions import load_policy_of
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import list_versions
 from tollgate.repository.wires import Break, Ends, Tensor, Wires, tensors_of

@@ -11,9 +11,10 @@ A proposed release waits in another file until a second person approves it.
 
 from __future__ import annotations
 
+import difflib
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +22,7 @@ import msgspec
 
 from tollgate.errors import RepositoryError
 from tollgate.repository.atomic import sync_directory
+from tollgate.repository.hashes import SHORT_DIGITS
 from tollgate.repository.releases.release_file import (
     Release,
     find_current,
@@ -237,12 +239,6 @@ def last_change(entries: Sequence[Entry]) -> Entry | None:
     return changes[-1] if changes else None
 
 
-def origin_of(entries: Sequence[Entry]) -> str | None:
-    """Return the name of the release before the current one; None if there was none."""
-    last = last_change(entries)
-    return last.origin if last else None
-
-
 def find_release(repository: Path, product: str, name: str) -> Release:
     """
     Find a release by its name.
@@ -326,3 +322,61 @@ def read_proposal(repository: Path, product: str) -> Proposal | None:
         return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as exc:
         raise RepositoryError(path, f"cannot be read: {exc}") from exc
+
+
+# List the differences between two releases, as lines for people to read.
+
+_TEXT = (".yaml", ".yml", ".py", ".md")
+
+
+def difference_lines(repository: Path, old: Release, new: Release) -> Iterator[str]:
+    """
+    List the differences: versions, the files of each step, and changed lines of text.
+
+    Text is compared for files that people write, while both versions are in the
+    repository.
+    """
+    yield f"{old.name} -> {new.name}"
+    if old.spec_hash != new.spec_hash:
+        yield f"spec_hash  {old.spec_hash} -> {new.spec_hash}"
+    for step, version in new.versions.items():
+        was = old.versions.get(step)
+        if was == version:
+            yield f"{step}  {version}, the same"
+            continue
+        yield f"{step}  {'none' if was is None else was} -> {version}"
+        before = _files(old, step)
+        after = _files(new, step)
+        for name in sorted(before.keys() | after.keys()):
+            if before.get(name) != after.get(name):
+                yield f"    {name}  {_short(before, name)} -> {_short(after, name)}"
+                if was is not None and name.endswith(_TEXT):
+                    folder = repository / step
+                    pair = (folder / str(was) / name, folder / str(version) / name)
+                    yield from _text_lines(*pair)
+
+
+def _files(release: Release, step: str) -> dict[str, str]:
+    """Return the hash of each file of a step's version, by its path in that version."""
+    version = release.versions.get(step)
+    if version is None:
+        return {}
+    prefix = f"{step}/{version}/"
+    return {
+        name.removeprefix(prefix): digest
+        for name, digest in release.hashes_of({step: version}).items()
+    }
+
+
+def _short(hashes: dict[str, str], name: str) -> str:
+    return hashes[name][:SHORT_DIGITS] if name in hashes else "none"
+
+
+def _text_lines(old: Path, new: Path) -> Iterator[str]:
+    try:
+        before, after = (path.read_text("utf-8").splitlines() for path in (old, new))
+    except (OSError, UnicodeDecodeError):
+        return
+    for line in difflib.unified_diff(before, after, lineterm="", n=1):
+        if not line.startswith(("---", "+++")):
+            yield f"        {line}"

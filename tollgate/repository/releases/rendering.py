@@ -1,6 +1,7 @@
 """
-Render a release for a Triton that Tollgate does not run: models and configurations.
+Render a release: the parameters of its steps, and models with merged configurations.
 
+A Triton that Tollgate does not run loads the latter.
 On such a server a step has one set of parameters for all its versions. Our own server
 has one set per release (tollgate/repository/releases/serving_plan.py).
 """
@@ -12,24 +13,72 @@ from pathlib import Path
 import msgspec
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from tollgate.errors import RepositoryError
-from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.policy import Policy
 from tollgate.repository.configs import merge, to_json, to_text
-from tollgate.repository.product_models import Product, read_product
+from tollgate.repository.product_models import read_product
 from tollgate.repository.releases.release_file import (
-    Release,
+    Challenger,
     read_release,
     release_path,
     require_steps,
-    spec_hash_text,
     verify_release,
 )
-from tollgate.repository.releases.step_parameters import (
-    decision_parameters,
-    features_parameters,
-    load_policy_of,
+from tollgate.repository.releases.served_versions import load_policy_of, released_spec
+from tollgate.schema import (
+    CANARY_PERCENT_PARAMETER,
+    CANARY_SEED_PARAMETER,
+    CHALLENGER_PARAMETER,
+    ENTITY_NAMES_PARAMETER,
+    FEATURE_NAMES_PARAMETER,
+    FIELDS_PARAMETER,
+    LISTS_PARAMETER,
+    RELEASE_PARAMETER,
+    SPEC_HASH_PARAMETER,
+    fields_text,
 )
+from tollgate.store.id_lists import LookupList, list_key, lists_text
+
+# Pass settings of a release to its steps, as parameters of their configurations.
+
+Parameters = dict[str, str]
+
+
+def lookup_lists(policy: Policy, product: str) -> tuple[LookupList, ...]:
+    """List the lists that a product's policy looks up, in the order of their bits."""
+    return tuple(
+        LookupList(one.name, one.of, list_key(product, one.name))
+        for one in policy.lists
+    )
+
+
+def features_parameters(policy: Policy, product: str) -> Parameters:
+    """Return the feature step's parameter with the lists to look up, if any."""
+    lists = lookup_lists(policy, product)
+    return {LISTS_PARAMETER: lists_text(lists)} if lists else {}
+
+
+def canary_parameters(challenger: Challenger) -> Parameters:
+    """Return the decision step's parameters for a canary: name, share and seed."""
+    return {
+        CHALLENGER_PARAMETER: challenger.release,
+        CANARY_PERCENT_PARAMETER: repr(challenger.percent),
+        CANARY_SEED_PARAMETER: str(challenger.seed),
+    }
+
+
+def decision_parameters(release: str, spec: FeatureSpec, spec_hash: str) -> Parameters:
+    """Return the decision step's parameters: its release, and the spec of its rows."""
+    parameters = {
+        RELEASE_PARAMETER: release,
+        SPEC_HASH_PARAMETER: spec_hash,
+        FEATURE_NAMES_PARAMETER: ",".join(spec.feature_names),
+    }
+    if spec.entities:
+        parameters[ENTITY_NAMES_PARAMETER] = ",".join(spec.entity_names)
+    if spec.fields:
+        parameters[FIELDS_PARAMETER] = fields_text(spec.fields)
+    return parameters
 
 
 class PlannedLoad(msgspec.Struct, frozen=True):
@@ -37,34 +86,6 @@ class PlannedLoad(msgspec.Struct, frozen=True):
 
     name: str
     config_json: str
-
-
-def released_spec(release: Release, models: Product) -> FeatureSpec:
-    """Read the spec of the pinned feature version; fail if it is not the release's."""
-    step = models.features_step
-    version = str(release.versions[step])
-    spec = load_spec(models.repository / step / version / SPEC_FILE)
-    actual = spec_hash_text(spec.spec_hash)
-    if actual != release.spec_hash:
-        path = release_path(models.repository, release.product)
-        problem = f"is {release.spec_hash} but version {version} of {step} has {actual}"
-        raise RepositoryError(path, problem, where="spec_hash")
-    return spec
-
-
-def served_policy(repository: Path, *, product: str) -> Policy:
-    """
-    Read the policy of a product's release.
-
-    Raises:
-        RepositoryError: The release cannot be read, or does not fit the repository.
-        PolicyError: The policy cannot be used.
-    """
-    release = read_release(repository, product=product)
-    models = read_product(repository, product)
-    step = models.decision_step
-    spec = released_spec(release, models)
-    return load_policy_of(repository / step / str(release.versions[step]), spec)
 
 
 def _merged_configs(

@@ -8,8 +8,14 @@ import msgspec
 
 from tollgate.errors import RepositoryError
 from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.policy import POLICY_FILE, Policy, load_policy
 from tollgate.repository.product_models import Product, read_product
-from tollgate.repository.releases.release_file import read_release, release_path
+from tollgate.repository.releases.release_file import (
+    Release,
+    read_release,
+    release_path,
+    spec_hash_text,
+)
 from tollgate.repository.versions import list_versions
 
 
@@ -82,3 +88,47 @@ def require_spec(served: Served, spec: FeatureSpec) -> None:
             f"{spec.spec_hash:016x}; build the training features with this file",
             where="spec_hash",
         )
+
+
+def load_policy_of(directory: Path, spec: FeatureSpec) -> Policy:
+    """
+    Read the policy of a version of the decision step, by the spec it is served with.
+
+    Raises:
+        PolicyError: It cannot be used.
+    """
+    return load_policy(
+        directory / POLICY_FILE,
+        feature_names=spec.feature_names,
+        fields=spec.fields,
+        id_names=spec.id_names,
+        amount=spec.amount,
+    )
+
+
+def released_spec(release: Release, models: Product) -> FeatureSpec:
+    """Read the spec of the pinned feature version; fail if it is not the release's."""
+    step = models.features_step
+    version = str(release.versions[step])
+    spec = load_spec(models.repository / step / version / SPEC_FILE)
+    actual = spec_hash_text(spec.spec_hash)
+    if actual != release.spec_hash:
+        path = release_path(models.repository, release.product)
+        problem = f"is {release.spec_hash} but version {version} of {step} has {actual}"
+        raise RepositoryError(path, problem, where="spec_hash")
+    return spec
+
+
+def served_policy(repository: Path, *, product: str) -> Policy:
+    """
+    Read the policy of a product's release.
+
+    Raises:
+        RepositoryError: The release cannot be read, or does not fit the repository.
+        PolicyError: The policy cannot be used.
+    """
+    release = read_release(repository, product=product)
+    models = read_product(repository, product)
+    step = models.decision_step
+    spec = released_spec(release, models)
+    return load_policy_of(repository / step / str(release.versions[step]), spec)

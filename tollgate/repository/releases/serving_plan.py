@@ -27,13 +27,12 @@ from tollgate.repository.releases.release_file import (
     require_steps,
     verify_active,
 )
-from tollgate.repository.releases.rendering import released_spec
-from tollgate.repository.releases.step_parameters import (
+from tollgate.repository.releases.rendering import (
     canary_parameters,
     decision_parameters,
     features_parameters,
-    load_policy_of,
 )
+from tollgate.repository.releases.served_versions import load_policy_of, released_spec
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import CHALLENGER_PROBABILITIES
 

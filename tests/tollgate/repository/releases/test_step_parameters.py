@@ -14,8 +14,8 @@ from tollgate.features.spec.feature_spec import load_spec
 from tollgate.features.spec.spec_definition import Field
 from tollgate.repository.hashes import hash_version
 from tollgate.repository.releases.release_file import read_release, write_release
-from tollgate.repository.releases.rendering import plan_load, served_policy
-from tollgate.repository.releases.step_parameters import decision_parameters
+from tollgate.repository.releases.rendering import decision_parameters, plan_load
+from tollgate.repository.releases.served_versions import served_policy
 from tollgate.schema import read_fields
 from tollgate.store.id_lists import LookupList, read_lists
 
