@@ -16,7 +16,7 @@ import onnx
 
 from converters.artifact import describe_training, write_artifact
 from converters.card.card import write_card
-from converters.compression.sweep_report import draw_sweep
+from converters.compression.prune_sweep import draw_sweep
 from converters.converted import Converted
 from converters.parity.parity import Comparison
 from tollgate.errors import InputError

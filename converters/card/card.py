@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from converters.card.card_document import (
+    UNKNOWN,
     Block,
     Card,
     Cell,
@@ -21,14 +22,11 @@ from converters.card.card_document import (
     Section,
     Table,
     Tile,
-    line,
-)
-from converters.card.card_html import html_of
-from converters.card.card_markdown import markdown_of
-from converters.card.card_numbers import (
-    UNKNOWN,
     count,
     delta,
+    html_of,
+    line,
+    markdown_of,
     measure,
     share,
     speed,

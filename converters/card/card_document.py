@@ -1,5 +1,5 @@
 """
-Define the parts of a model card, independent of Markdown or HTML.
+Define the parts of a model card, and write them as Markdown or HTML.
 
 All text here is plain. Each renderer escapes it in its own way, because names come from
 files that other people wrote.
@@ -7,9 +7,12 @@ files that other people wrote.
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
+
+from tollgate.templating import render
 
 _LONGEST = 120  # characters of a foreign text that a card shows
 
@@ -116,3 +119,133 @@ def visible(text: str) -> str:
         one if one.isprintable() else one.encode("unicode_escape").decode()
         for one in whole
     )
+
+
+UNKNOWN = "n/a"
+
+
+def count(found: int | None) -> str:
+    """Format a count."""
+    return UNKNOWN if found is None else f"{found:,}"
+
+
+def share(found: float | None) -> str:
+    """Format a share of 1 as per cent, with four digits."""
+    return UNKNOWN if found is None else f"{100 * found:.4g} %"
+
+
+def measure(found: float | None) -> str:
+    """Format a quality figure, with four decimals."""
+    return UNKNOWN if found is None else f"{found:.4f}"
+
+
+def value(found: float) -> str:
+    """Format a feature's value, with six digits."""
+    return f"{found:.6g}"
+
+
+def delta(found: float | None) -> str:
+    """Format a difference of probabilities, with three digits."""
+    return UNKNOWN if found is None else f"{found:.3g}"
+
+
+def speed(us: float) -> str:
+    """Format µs."""
+    return f"{us:.2f}"
+
+
+def bounds(found: tuple[float, float] | None) -> str:
+    """Format an interval."""
+    return UNKNOWN if found is None else f"{found[0]:.4f} to {found[1]:.4f}"
+
+
+# Characters that could begin markup, an address or a cell. A numeric entity never does.
+_SPECIAL = re.compile(r"[\\`*_\[\]<>|~&#$@]|:(?=//)|(?<=www)\.")
+_NOT_IN_CODE = re.compile(r"[\\`|]")
+
+
+def markdown_of(card: Card) -> str:
+    """Return a card as GitHub-flavoured Markdown, with tables."""
+    parts = [f"# {_line(card.title)}"]
+    parts.append(
+        "\n".join(
+            f"* {_prose(one.title)}: **{_prose(one.figure)}**, {_prose(one.detail)}"
+            for one in card.tiles
+        )
+    )
+    parts += [_section(one) for one in card.sections]
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(section: Section) -> str:
+    blocks = [_block(one) for one in section.blocks]
+    return "\n\n".join([f"## {_prose(section.title)}", *filter(None, blocks)])
+
+
+def _block(block: Block) -> str:
+    if isinstance(block, Line):
+        return _line(block)
+    if isinstance(block, Points):
+        return "\n".join(f"* {_line(one)}" for one in block.lines)
+    if isinstance(block, Picture):
+        return ""
+    return _table(block)
+
+
+def _table(table: Table) -> str:
+    mark = " ---: |" if table.numbers else " --- |"
+    lines = [
+        _row(table.head),
+        f"| --- |{mark * (len(table.head) - 1)}",
+        *map(_row, table.rows),
+    ]
+    caption = f"{_prose(table.caption)}:\n\n" if table.caption else ""
+    return caption + "\n".join(lines)
+
+
+def _row(cells: tuple[Cell, ...]) -> str:
+    return f"| {' | '.join(map(_cell, cells))} |"
+
+
+def _line(found: Line) -> str:
+    return "".join(_cell(piece) for piece in found.pieces)
+
+
+def _cell(cell: Cell) -> str:
+    if not isinstance(cell, Name):
+        return _prose(cell)
+    shown = cell.shown
+    # A code span supports no entities, and a bar ends the cell even inside of one.
+    plain = shown.strip() and shown == shown.strip() and not _NOT_IN_CODE.search(shown)
+    return f"`{shown}`" if plain else _prose(shown)
+
+
+def _prose(text: str) -> str:
+    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", visible(text))
+
+
+def html_of(card: Card) -> str:
+    """Return a card as one HTML document."""
+    return render(
+        "converters/templates/card.html.j2",
+        {
+            "card": card,
+            "is_name": lambda cell: isinstance(cell, Name),
+            "kind": _kind,
+            "text": _text,
+        },
+    )
+
+
+def _kind(block: Block) -> str:
+    """Return the name of a block's kind in the template."""
+    if isinstance(block, Line):
+        return "paragraph"
+    if isinstance(block, Points):
+        return "list"
+    return "picture" if isinstance(block, Picture) else "table"
+
+
+def _text(cell: Cell) -> str:
+    """Return the text of a cell with invisible characters escaped."""
+    return cell.shown if isinstance(cell, Name) else visible(cell)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from converters.card.card_document import (
+    UNKNOWN,
     Block,
     Cell,
     Name,
     Picture,
     Section,
     Table,
+    bounds,
+    count,
     line,
+    measure,
+    share,
 )
-from converters.card.card_numbers import UNKNOWN, bounds, count, measure, share
 from converters.card.card_pictures import histogram, reliability
-from converters.card.group_errors import LEAST
-from converters.card.quality import LEAST_OF_A_CLASS
+from converters.card.quality import LEAST, LEAST_OF_A_CLASS
 from converters.card.quality_record import (
     Group,
     GroupErrors,

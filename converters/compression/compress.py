@@ -115,7 +115,7 @@ def tensorized(proven: Proven, strategy: str, *, targets: Sequence[str]) -> Prov
     Raises:
         ConversionError: It has no trees, or the result would become too large.
     """
-    from converters.tensorize.tensorize import tensorize
+    from converters.tensorize import tensorize
 
     return prove_graph(
         tensorize(proven.model, strategy=strategy).model,

@@ -1,7 +1,7 @@
 """
 Serve a model in the environment that trained it; run as a script, by its path.
 
-`training_environment` starts this script with the Python of that environment. It needs
+`opening` starts this script with the Python of that environment. It needs
 NumPy and the model's own libraries, nothing of Tollgate's, and stays compatible with
 Python 3.8. A message is a line of JSON followed by the bytes of an array or a file.
 """
@@ -61,10 +61,11 @@ class Answers:
             if not hasattr(self.model, "predict_proba"):
                 name = type(self.model).__name__
                 raise ValueError(f"a {name} gives no probabilities")
-            self._rows = _sibling_module("estimator_rows").EstimatorRows(
+            rows = _sibling_module("estimator_rows")
+            self._rows = rows.EstimatorRows(
                 self.model,
                 getattr(self.model, "feature_names_in_", None),
-                words=_sibling_module("estimator_words").words_of(self.model),
+                words=rows.words_of(self.model),
             )
 
     def _unpickled(self, path: str) -> Any:

@@ -33,8 +33,7 @@ from converters.parity.probe_rows import (
     split_rows,
 )
 from converters.parity.session import Session, SessionError
-from converters.sources.estimator_rows import EstimatorRows
-from converters.sources.estimator_words import WordsError, coded, words_of
+from converters.sources.estimator_rows import EstimatorRows, WordsError, coded, words_of
 from converters.trees.sklearn_trees import ensembles
 from converters.vocabulary import of_sklearn
 from tollgate.errors import ConversionError

@@ -1,7 +1,7 @@
 """
 Read one model file in a separate process and answer requests about the model.
 
-`converters.sources.process` starts this module. A pickle may run any code and a damaged
+`converters.sources.opening` starts this module. A pickle may run any code and a damaged
 file may crash a native library; here that affects only this process. Requests arrive on
 standard input, and replies leave on what was standard output. Whatever the libraries
 print goes to standard error.

@@ -18,8 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 from sklearn.linear_model import LogisticRegression
 from xgboost import XGBClassifier, XGBRegressor
 
-from converters.sources.opening import open_source
-from converters.sources.process import FileModel
+from converters.sources.opening import FileModel, open_source
 from tollgate.cli import main
 from tollgate.errors import TollgateError
 

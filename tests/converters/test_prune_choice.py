@@ -9,8 +9,13 @@ from sklearn.metrics import roc_auc_score
 
 from converters.compression.compression_cost import Figures, Gate, Judge, Trade
 from converters.compression.prune import halved, prune, read_pruning
-from converters.compression.prune_sweep import Point, choose, depth_of
-from converters.compression.sweep_report import draw_sweep, sweep_table
+from converters.compression.prune_sweep import (
+    Point,
+    choose,
+    depth_of,
+    draw_sweep,
+    sweep_table,
+)
 from converters.sources.worker import model_of
 from tollgate.errors import InputError, TradeError
 

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from converters.card.segments import MISSING, groups_of
+from converters.card.quality import MISSING, groups_of
 from converters.sample import MOST_SEGMENTS, Sample, read_sample
 from tollgate.errors import InputError
 

@@ -8,8 +8,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from converters.tensorize.tensorize import tensorize
-from converters.tensorrt.engine import PROFILES, engine_from_onnx, require_device
+from converters.tensorize import tensorize
+from converters.tensorrt import PROFILES, engine_from_onnx, require_device
 from tollgate.errors import ConversionError, DeviceError, InputError
 
 FRAUD = Path(__file__).parents[2] / "model_repository" / "fraud_model"
@@ -39,7 +39,7 @@ sys.argv[0] = "tollgate"
 try:
     main()
 finally:
-    assert "converters.tensorrt.engine" in sys.modules
+    assert "converters.tensorrt" in sys.modules
     print(*(set("{HEAVY}".split()) & set(sys.modules)))
 """
 

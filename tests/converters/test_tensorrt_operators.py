@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from converters.tensorize.tensorize import tensorize
-from converters.tensorrt.engine import OPERATORS, unsupported
+from converters.tensorize import tensorize
+from converters.tensorrt import OPERATORS, unsupported
 
 FRAUD = Path(__file__).parents[2] / "model_repository" / "fraud_model" / "1"
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from converters.card.group_errors import LEAST, errors_by_group
-from converters.card.quality import measure_quality
+from converters.card.quality import LEAST, errors_by_group, measure_quality
 from converters.card.quality_record import Levels
 from converters.card.quality_section import group_sections
 from tollgate.errors import InputError

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from sklearn import metrics
 
-from converters.card.auc_interval import auc_interval
-from converters.card.quality import measure_quality
+from converters.card.quality import auc_interval, measure_quality
 from converters.card.quality_record import Levels
 from tollgate.errors import InputError
 

@@ -13,9 +13,9 @@ from converters.compression.compression_cost import (
     Judge,
     Trade,
     require,
+    trade_table,
     weigh,
 )
-from converters.compression.cost_table import trade_table
 from converters.onnx.graph import finish
 from tollgate.errors import InputError, TradeError
 from tollgate.repository.models.speed import BATCHES

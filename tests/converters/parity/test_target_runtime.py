@@ -19,8 +19,8 @@ from sklearn.tree import DecisionTreeClassifier
 from xgboost import XGBClassifier
 
 from converters.compression.quantize import int8
+from converters.onnx.from_sklearn import ML_OPSET_OF_DOUBLES
 from converters.onnx.graph import IR_VERSION, ML_OPSET, OPSET
-from converters.onnx.sklearn_tree_repair import ML_OPSET_OF_DOUBLES
 from converters.parity.parity import measure
 from converters.parity.runner import onnx_runner
 from converters.parity.session import RUNTIME

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from converters.tensorize.tensorize import tensorize
+from converters.tensorize import tensorize
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 HAS_GPU = any(Path("/dev").glob("nvidia[0-9]*"))

@@ -373,8 +373,8 @@ def _purpose(
 
 def _run(asked: Conversion, *, out: Path, as_json: bool) -> None:
     """Convert, print the proof, and write the folder unless the proof failed."""
-    from converters.compression.cost_table import trade_table
-    from converters.compression.sweep_report import sweep_table
+    from converters.compression.compression_cost import trade_table
+    from converters.compression.prune_sweep import sweep_table
     from converters.conversion import convert_file, made_from
     from converters.folder import require_new_folder, write_converted
 
@@ -452,7 +452,7 @@ def engine(
     ] = None,
 ) -> None:
     """Build a TensorRT plan of a model for this machine's GPU."""
-    from converters.tensorrt.engine import engine_from_onnx
+    from converters.tensorrt import engine_from_onnx
 
     record = engine_from_onnx(
         model, out, precision=precision, timing_cache=timing_cache

@@ -15,16 +15,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from xgboost import XGBClassifier
 
+import converters.tensorize as module
 from converters.onnx.from_sklearn import onnx_from_sklearn
 from converters.parity.parity import compare
 from converters.parity.runner import onnx_runner
 from converters.sources.lightgbm import LightGbmModel
 from converters.sources.sklearn import SklearnModel
 from converters.sources.xgboost import XGBoostModel
-from converters.tensorize import tensorize as module
-from converters.tensorize.forest import forest_of
-from converters.tensorize.nodes import sum_parts
-from converters.tensorize.tensorize import GEMM_DEPTH, tensorize
+from converters.tensorize import GEMM_DEPTH, forest_of, sum_parts, tensorize
 from converters.trees.onnx_trees import trees_from_onnx
 from tollgate.errors import ConversionError
 

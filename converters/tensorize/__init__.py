@@ -1,1 +1,0 @@
-"""Write trees as plain ONNX operators."""
