@@ -164,7 +164,7 @@ def _levels(roots: Ints, *, true: Ints, false: Ints) -> Ints:
 def _rounded(threshold: F64, comparison: Comparisons, *, dtype: type) -> F64:
     """Round thresholds to a type so that no value of that type changes its path."""
     with np.errstate(over="ignore"):
-        same = threshold.astype(dtype)
+        same: npt.NDArray[np.floating[Any]] = threshold.astype(dtype)
         near: F64 = same.astype(np.float64)
         down, up = (
             np.nextafter(same, dtype(end)).astype(np.float64)

@@ -37,7 +37,7 @@ from converters.card.quality_section import is_perfect, quality_sections
 from converters.compression.compression_cost import Figures, Trade
 from converters.model import Vocabulary
 from tollgate.repository.atomic import replace_file
-from tollgate.repository.models.artifact_file import Artifact, Training
+from tollgate.repository.models.artifact_file import Artifact, Graph, Source, Training
 
 if TYPE_CHECKING:
     from tollgate.explanation import Explanation
@@ -91,7 +91,7 @@ def card_of(
     ]
     return Card(
         title=line(
-            Name(artifact.source.framework), " ", Name(artifact.source.objective)
+            Name(_source(artifact).framework), " ", Name(_source(artifact).objective)
         ),
         tiles=(
             _agreement(artifact),
@@ -101,6 +101,16 @@ def card_of(
         ),
         sections=tuple(one for one in sections if one is not None),
     )
+
+
+def _source(artifact: Artifact) -> Source:
+    assert artifact.source is not None  # only parts of a record, for servers, lack it
+    return artifact.source
+
+
+def _graph(artifact: Artifact) -> Graph:
+    assert artifact.graph is not None  # likewise
+    return artifact.graph
 
 
 def _agreement(artifact: Artifact) -> Tile:
@@ -161,10 +171,10 @@ def _speed(artifact: Artifact) -> Tile:
 
 
 def _size(artifact: Artifact) -> Tile:
-    trees = artifact.source.trees
+    trees = _source(artifact).trees
     return Tile(
         title="Size",
-        figure=f"{artifact.graph.size_bytes / 1e3:,.0f} kB",
+        figure=f"{_graph(artifact).size_bytes / 1e3:,.0f} kB",
         detail=f"{count(trees)} trees" if trees else "no trees",
     )
 
@@ -184,7 +194,7 @@ _MANY_FEATURES = 40  # a longer table is folded
 
 def identity(artifact: Artifact) -> Section:
     """Describe the source model and the graph that was converted from it."""
-    source, graph = artifact.source, artifact.graph
+    source, graph = _source(artifact), _graph(artifact)
     opsets = ", ".join(f"{domain} {found}" for domain, found in graph.opset.items())
     facts: list[tuple[str, Cell]] = [
         ("framework", Name(f"{source.framework} {source.version}")),
@@ -199,7 +209,7 @@ def identity(artifact: Artifact) -> Section:
         ("ONNX operator sets", Name(opsets)),
         ("ONNX file format (IR)", str(graph.ir)),
         ("made for the features with hash", _spec_hash(artifact)),
-        ("converted at", Name(artifact.created)),
+        ("converted at", Name(artifact.created or UNKNOWN)),
     ]
     parameters = tuple(
         (Name(name), Name(str(found))) for name, found in source.parameters.items()
@@ -238,7 +248,7 @@ def training(artifact: Artifact) -> Section:
     blocks: list[Block] = [
         line("The rows it was trained on were not handed in.")
         if found is None
-        else _origin(found, classes=artifact.source.classes),
+        else _origin(found, classes=_source(artifact).classes),
         features,
     ]
     if found is not None:
@@ -309,10 +319,11 @@ def _levels(found: Training) -> list[tuple[int, str]]:
 
 
 def _scores(found: Training) -> Table:
+    scores = found.score.quantiles if found.score is not None else ()
     return Table(
         head=("", *(f"{100 * level:g} %" for level in found.quantiles)),
-        rows=(("score at most", *map(delta, found.score.quantiles)),)
-        if found.score.quantiles
+        rows=(("score at most", *map(delta, scores)),)
+        if scores
         else (("no score is a number", *[UNKNOWN] * len(found.quantiles)),),
         caption="Converted model's scores of these rows, by share of the rows",
     )
@@ -535,7 +546,7 @@ def _of_the_proof(artifact: Artifact) -> list[Line]:
     if before_quantising(artifact):
         text = "The proof and the targets are of the model before it was quantised."
         points.append(line(text))
-    source = artifact.source
+    source = _source(artifact)
     if source.written_by:
         points.append(
             line(

@@ -139,9 +139,9 @@ def measure(found: float | None) -> str:
     return UNKNOWN if found is None else f"{found:.4f}"
 
 
-def value(found: float) -> str:
+def value(found: float | None) -> str:
     """Format a feature's value, with six digits."""
-    return f"{found:.6g}"
+    return UNKNOWN if found is None else f"{found:.6g}"
 
 
 def delta(found: float | None) -> str:

@@ -105,7 +105,7 @@ class Answers:
                 for name, value in self.model.get_params().items()
                 if type(value) in (bool, int, float, str)
             }
-        head = {"library": self.library, "parameters": parameters}
+        head: dict[str, Any] = {"library": self.library, "parameters": parameters}
         if self.library == "xgboost":
             booster = self._booster("get_booster")
             head["missing"] = self._missing
