@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from sklearn.tree import DecisionTreeClassifier
 
-from converters.artifact import read_artifact
 from converters.conversion import convert_model
+from converters.folder import read_artifact
 from converters.parity.runner import onnx_runner
 from converters.purpose import purpose_of
 from converters.sample import Sample

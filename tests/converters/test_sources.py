@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 from xgboost import XGBClassifier
 
-from converters.artifact import read_artifact
+from converters.folder import read_artifact
 from converters.onnx.from_sklearn import onnx_from_sklearn
 from converters.parity.proof import prove
 from converters.sources.files.formats import format_of

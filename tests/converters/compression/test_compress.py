@@ -6,11 +6,10 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from xgboost import XGBClassifier
 
-from converters.artifact import read_artifact
 from converters.compression.compress import Shrinking
 from converters.compression.compression_cost import Gate
 from converters.conversion import convert_model
-from converters.folder import write_converted
+from converters.folder import read_artifact, write_converted
 from converters.parity.runner import onnx_runner
 from converters.purpose import Purpose
 from converters.sample import Sample

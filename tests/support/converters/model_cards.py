@@ -4,9 +4,9 @@ from html.parser import HTMLParser
 
 import numpy as np
 
-from converters.artifact import describe_training
 from converters.card.quality import measure_quality
 from converters.card.quality_record import Levels
+from converters.folder import describe_training
 from tollgate.repository.models.artifact_file import (
     Artifact,
     Disagreement,

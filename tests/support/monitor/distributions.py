@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from converters.artifact import describe_training
+from converters.folder import describe_training
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.monitor.tallies import CLUSTERS, MonitoredRows
 from tollgate.monitor.training_baseline import Reference, reference_of

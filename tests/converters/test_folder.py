@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from converters.artifact import (
+from converters.folder import (
     QUANTILES,
     describe_training,
     read_artifact,
