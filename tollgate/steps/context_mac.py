@@ -127,13 +127,21 @@ class ContextVerifier:
         streams = context["stream"][firsts].tolist()
         numbers = context["sequence"][firsts].tolist()
         arrivals = context["arrival_us"][firsts].tolist()
-        for place, arrival_us in enumerate(arrivals):
-            tag = slice(place * TAG_BYTES, (place + 1) * TAG_BYTES)
-            if not (genuine or hmac.compare_digest(expected[tag], received[tag])):
-                found[place] = UNSIGNED
-            elif not 0 <= now_us - arrival_us <= MAX_AGE_US:
-                found[place] = EXPIRED
-            elif not self._window(streams[place], now_us).accept(numbers[place]):
+        fresh = now_us - MAX_AGE_US <= min(arrivals) and max(arrivals) <= now_us
+        if not (genuine and fresh):
+            for place, arrival_us in enumerate(arrivals):
+                tag = slice(place * TAG_BYTES, (place + 1) * TAG_BYTES)
+                if not hmac.compare_digest(expected[tag], received[tag]):
+                    found[place] = UNSIGNED
+                elif not 0 <= now_us - arrival_us <= MAX_AGE_US:
+                    found[place] = EXPIRED
+        windows: dict[int, _ReplayWindow] = {}  # of signed requests only
+        for place, (stream, number) in enumerate(zip(streams, numbers, strict=True)):
+            if place in found:
+                continue
+            if stream not in windows:
+                windows[stream] = self._window(stream, now_us)
+            if not windows[stream].accept(number):
                 found[place] = REPLAYED
         return found
 

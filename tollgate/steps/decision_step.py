@@ -129,7 +129,8 @@ class TensorCache:
         self._names = frozenset(names)
         self._empty = frozenset(empty)
         self._most = most
-        self._tensors: dict[tuple[str, Any, int], Any] = {}
+        self._tensors: dict[tuple[str, int], dict[Any, Any]] = {}  # by output and rows
+        self._cached = 0
 
     def respond(self, outputs: Mapping[str, Array], bounds: Sequence[int]) -> list[Any]:
         """
@@ -151,16 +152,21 @@ class TensorCache:
         if name not in self._names and name not in self._empty:
             return [tensor(name, array[start:stop]) for start, stop in spans]
         values = array[:, 0].tolist()
+        if len(values) == len(spans):  # one row each, and mostly known values
+            known = list(map(self._tensors.setdefault((name, 1), {}).get, values))
+            if None not in known:
+                return known
         found = []
         for start, stop in spans:
             value, rows = values[start], stop - start
             alike = rows == 1 or values[start:stop].count(value) == rows
-            one = self._tensors.get((name, value, rows)) if alike else None
+            cached = self._tensors.setdefault((name, rows), {})
+            one = cached.get(value) if alike else None
             if one is None:
                 cacheable = alike and (not value or name in self._names)
-                if cacheable and len(self._tensors) < self._most:
-                    one = tensor(name, array[start:stop].copy())
-                    self._tensors[name, value, rows] = one
+                if cacheable and self._cached < self._most:
+                    one = cached[value] = tensor(name, array[start:stop].copy())
+                    self._cached += 1
                 else:
                     one = tensor(name, array[start:stop])
             found.append(one)
@@ -368,7 +374,7 @@ class DecisionStep:
         outputs = self._columns(batch, decided)
         responses = self._tensors.respond(outputs, bounds)
         foreign = context["spec_hash"] != self._spec_hash
-        if foreign.any():
+        if np.count_nonzero(foreign):
             for position in range(len(responses)):
                 if foreign[bounds[position] : bounds[position + 1]].any():
                     responses[position] = self._mixed(context, bounds[position])
@@ -417,14 +423,14 @@ class DecisionStep:
         }
         if self._canary is not None:
             columns["release"][batch.chosen] = self._canary.release.encode()
-        stored = np.flatnonzero(context["earlier_length"])
-        if len(stored):
+        if np.count_nonzero(context["earlier_length"]):
+            stored = np.flatnonzero(context["earlier_length"])
             earlier = read_stored_decisions(context["earlier"][stored])
             columns["decision"][stored] = _WORDS[earlier.decision]
             for name in ("score", "reason_codes", "degraded", "release"):
                 columns[name][stored] = getattr(earlier, name)
-        bad = np.flatnonzero(context["bad"])
-        if len(bad):
+        if np.count_nonzero(context["bad"]):
+            bad = np.flatnonzero(context["bad"])
             columns["decision"][bad] = b""
             columns["score"][bad] = np.nan
             columns["reason_codes"][bad] = b""

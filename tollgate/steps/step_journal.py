@@ -93,7 +93,7 @@ class StepJournal:
             *(decided.score, decided.degraded, decided.decision),
             *(decided.reason_codes, decided.rules),
         )
-        if skipped.any():
+        if np.count_nonzero(skipped):
             chosen = np.flatnonzero(skipped == 0)
             if not len(chosen):
                 return
