@@ -20,6 +20,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from rich.table import Table
 
 from tollgate.errors import InputError
 from tollgate.settings import ADDRESSES, Settings, holds_password, load_settings
@@ -121,6 +122,14 @@ def _plain(value: object) -> object:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise NotImplementedError(f"{type(value).__name__} has no form in JSON")
+
+
+def number_table(*columns: str) -> Table:
+    """Start a table of numbers: the first column to the left, the others right."""
+    table = Table(box=None, pad_edge=False)
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="right" if position else "left")
+    return table
 
 
 def result(text: str) -> None:

@@ -1,23 +1,31 @@
-"""Query each replica of a fleet, at its admin port, for the releases it runs."""
+"""Query replicas at their admin ports for the releases they run; wait for one."""
 
 from __future__ import annotations
 
 import socket
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from tollgate.errors import ArgumentError, ServerError
-from tollgate.supervisor.reconciler import ReconcileStatus
+from tollgate.repository.releases.release_file import (
+    Release,
+    release_content,
+    release_path,
+)
+from tollgate.supervisor.reconciler import ReconcileStatus, digest_of
 from tollgate.supervisor.versions.detection import DetectedVersion
 
 T = TypeVar("T")
 
 _TIMEOUT_S = 2.0
+_POLL_S = 0.05
 _MOST_AT_ONCE = 32
 
 
@@ -116,3 +124,68 @@ def _query(address: str) -> Replica:
         return Replica(address, tuple(query_replica(f"http://{address}")))
     except ServerError as error:
         return Replica(address, (), error.problem)
+
+
+def wait_for_release(
+    url: str,
+    release: Release,
+    *,
+    repository: Path,
+    wait_s: float,
+    report: Callable[[str], None] = lambda line: None,
+) -> None:
+    """
+    Wait until a server serves a release that was just made the desired one.
+
+    Args:
+        url: Address of its admin port, "http://host:port".
+        release: The release.
+        repository: The repository that the server follows.
+        wait_s: Longest time to wait, s.
+        report: Called with each step that the server takes meanwhile.
+
+    Raises:
+        ServerError: The server refused it, it took too long, or another release became
+            the desired one meanwhile.
+    """
+    path = release_path(repository, release.product)
+    until_s, printed = time.monotonic() + wait_s, ""
+    file = digest_of(release_content(release))
+    now = _query_status(url, release.product)
+    # The release failed before and was requested again: only the new attempt counts.
+    before = now.attempts if now.file == file and now.state == "failed" else 0
+    while now.file != file or now.state != "converged":
+        if now.file == file:
+            if now.state == "failed" and now.attempts > before:
+                problem = f"{release.name} was not loaded, {now.running} still answers"
+                raise ServerError(release.product, f"{problem}: {now.doing}")
+            if now.doing not in ("", printed):
+                printed = now.doing
+                report(printed)
+        elif _digest_now(path) not in ("", file):
+            problem = f"another release than {release.name} is desired by now"
+            raise ServerError(release.product, problem)
+        if time.monotonic() > until_s:
+            problem = f"{now.running} still answers after {wait_s:g} s"
+            text = f"{problem}: {now.state} {now.doing}".rstrip()
+            raise ServerError(release.product, text)
+        time.sleep(_POLL_S)
+        now = _query_status(url, release.product)
+
+
+def _digest_now(path: Path) -> str:
+    """
+    Return the digest of a release.json as it is now; empty when it cannot be read.
+    """
+    try:
+        return digest_of(path.read_bytes())
+    except OSError:
+        return ""
+
+
+def _query_status(url: str, product: str) -> ReconcileStatus:
+    """Request the state of one product's rollout from a server."""
+    for one in query_replica(url):
+        if one.product == product:
+            return one
+    raise ServerError(product, f"is not served at {url} any more")

@@ -17,7 +17,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tollgate.cli.operations.release_wait import wait_for
 from tollgate.errors import ServerError
 from tollgate.repository.releases.activation import activate, compose_next
 from tollgate.repository.releases.release_file import (
@@ -29,6 +28,7 @@ from tollgate.repository.releases.release_file import (
 from tollgate.repository.releases.trial_changes import with_challenger
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.supervisor.reconciler import ReconcileStatus, digest_of
+from tollgate.supervisor.replicas import wait_for_release
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 
@@ -261,11 +261,11 @@ def test_an_earlier_failure_does_not_end_the_wait(
     there = read_release(repository, product="fraud")
     failed = how_far(there, state="failed", doing="disk full", attempts=3)
     replica.says = [failed, failed, how_far(there)]
-    wait_for(replica.url, there, repository=repository, wait_s=30)
+    wait_for_release(replica.url, there, repository=repository, wait_s=30)
     again = msgspec.structs.replace(failed, attempts=4)
     replica.says = [failed, again]
     with pytest.raises(ServerError, match=r"fraud-1 was not loaded, .*: disk full"):
-        wait_for(replica.url, there, repository=repository, wait_s=30)
+        wait_for_release(replica.url, there, repository=repository, wait_s=30)
 
 
 def test_the_wait_ends_if_another_release_is_desired(
@@ -276,7 +276,7 @@ def test_the_wait_ends_if_another_release_is_desired(
     other = go(repository, fraud_decision=2)
     replica.says = [how_far(other, running="fraud-3")]
     with pytest.raises(ServerError, match="another release than fraud-2 is desired"):
-        wait_for(replica.url, mine, repository=repository, wait_s=30)
+        wait_for_release(replica.url, mine, repository=repository, wait_s=30)
 
 
 def test_a_product_that_the_server_lacks_is_not_requested(
@@ -286,4 +286,4 @@ def test_a_product_that_the_server_lacks_is_not_requested(
     there = read_release(repository, product="fraud")
     replica.says = [how_far(there, product="credit")]
     with pytest.raises(ServerError, match="fraud: is not served at http"):
-        wait_for(replica.url, there, repository=repository, wait_s=30)
+        wait_for_release(replica.url, there, repository=repository, wait_s=30)

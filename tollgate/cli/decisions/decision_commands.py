@@ -599,11 +599,7 @@ def _print(found: ExplainedRecord) -> None:
 
 
 def _print_contributions(found: ExplainedRecord) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for at, name in enumerate(("feature", "value", "moved the score by")):
-        table.add_column(name, justify="right" if at else "left")
+    table = console.number_table("feature", "value", "moved the score by")
     for one in found.contributions:
         table.add_row(one.feature, f"{one.value:,.6g}", f"{one.amount:+.4f}")
     console.out.print(table)

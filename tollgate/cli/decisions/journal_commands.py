@@ -191,7 +191,7 @@ def verify(
     if as_json:
         console.print_json(proof)
     for finding in () if as_json else proof.findings:
-        console.out.print(str(finding), highlight=False, soft_wrap=True, markup=False)
+        console.result(str(finding))
     for line in () if as_json else _result_lines(proof):
         console.say(line)
     if proof.findings:
@@ -342,13 +342,13 @@ def replay(
     else:
         for one in found.differences:
             text = f"{one.record} of {one.release}: {'; '.join(one.what)}"
-            console.out.print(text, highlight=False, soft_wrap=True, markup=False)
+            console.result(text)
         more = sum(one.differing for one in found.parts) - len(found.differences)
         if more:
             console.out.print(f"… and {more:,} more", highlight=False)
         for part in found.parts:
             for line in _replay_lines(part):
-                console.out.print(line, highlight=False, soft_wrap=True, markup=False)
+                console.result(line)
         if not found.parts:
             console.out.print("the journal holds no decision")
     if not found.sound:

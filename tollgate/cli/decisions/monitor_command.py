@@ -145,7 +145,7 @@ def _summary_text(product: str, release: str, stream: ReleaseWindows) -> str:
 
 def _newest(verdicts: Sequence[Any]) -> Table:
     heads = ("newest window", "", "PSI", "at least", "KS", "shift", "missing")
-    table = _table(heads)
+    table = console.number_table(*heads)
     for one in verdicts:
         figures = (
             f"{one.found.psi:.3f}",
@@ -165,7 +165,7 @@ def _accuracy(found: DailyAccuracy, releases: Sequence[str]) -> Table:
         *("labelled in time", "rows", "frauds", "young", "precision", "recall"),
         *("of declines", "recall"),
     )
-    table = _table(heads)
+    table = console.number_table(*heads)
     for release in releases:
         whole = found.total(release)
         shares = [
@@ -178,13 +178,6 @@ def _accuracy(found: DailyAccuracy, releases: Sequence[str]) -> Table:
             *(f"{count:,}" for count in (whole.labelled, whole.frauds, whole.young)),
             *("" if share != share else f"{share:.3f}" for share in shares),
         )
-    return table
-
-
-def _table(heads: Sequence[str]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for at, name in enumerate(heads):
-        table.add_column(name, justify="right" if at else "left")
     return table
 
 

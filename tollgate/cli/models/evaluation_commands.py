@@ -285,13 +285,9 @@ def _accuracies(chain: Chain, legitimate_after: str | None) -> list[ReleaseAccur
 
 
 def _print(accuracies: list[ReleaseAccuracy]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
     heads = ("release", "decisions", "labelled", "frauds", "precision", "recall")
     more = ("precision, declined", "recall, declined", "AUC", "average precision")
-    for at, name in enumerate((*heads, *more)):
-        table.add_column(name, justify="right" if at else "left")
+    table = console.number_table(*heads, *more)
     for one in accuracies:
         table.add_row(*_cells(one))
     console.out.print(table)

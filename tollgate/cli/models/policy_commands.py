@@ -46,19 +46,12 @@ def outcome_tables(outcome: PolicyComparison) -> Iterator[Any]:
     yield _rules(outcome)
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for position, column in enumerate(columns):
-        table.add_column(column, justify="right" if position else "left")
-    return table
-
-
 def _money(cents: int) -> str:
     return f"{cents / 100:,.2f}"
 
 
 def _matrix(outcome: PolicyComparison) -> Table:
-    table = _table("before ╲ after", *_NAMES)
+    table = console.number_table("before ╲ after", *_NAMES)
     for before, name in enumerate(_NAMES):
         table.add_row(
             name,
@@ -71,7 +64,7 @@ def _matrix(outcome: PolicyComparison) -> Table:
 
 
 def _segments(outcome: PolicyComparison) -> Table:
-    table = _table("segment", "rows", *_NAMES, "declined, money")
+    table = console.number_table("segment", "rows", *_NAMES, "declined, money")
     for part in outcome.segments:
         counts = (
             f"{old:,} → {new:,}"
@@ -86,7 +79,9 @@ def _segments(outcome: PolicyComparison) -> Table:
 
 
 def _rules(outcome: PolicyComparison) -> Table:
-    table = _table("rule", "owner", "held before", "holds", "of these changed", "money")
+    table = console.number_table(
+        "rule", "owner", "held before", "holds", "of these changed", "money"
+    )
     for rule in outcome.rules:
         table.add_row(
             escape(rule.name),

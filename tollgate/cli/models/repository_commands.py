@@ -546,4 +546,4 @@ def _print_report(report: Report, *, threshold: Severity, as_json: bool) -> None
 def _print(lines: Iterable[str]) -> None:
     """Print text literally: no colours, no markup in brackets, no line wrapping."""
     for line in lines:
-        console.out.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.result(line)

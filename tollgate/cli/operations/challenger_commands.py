@@ -28,10 +28,10 @@ from tollgate.cli.operations.release_commands import (
     RequireApproval,
     Wait,
     change,
+    follow,
     settings_of,
     versions_of,
 )
-from tollgate.cli.operations.release_wait import follow
 from tollgate.cli.options import Json, Product, Repository, State
 from tollgate.cli.repositories import (
     open_for_changes,
@@ -320,15 +320,8 @@ def report_tables(report: TrialReport) -> Iterator[Any]:
     )
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for position, column in enumerate(columns):
-        table.add_column(column, justify="right" if position else "left")
-    return table
-
-
 def _gates(report: TrialReport) -> Table:
-    table = _table("gate", "", "found", "allowed", "rows")
+    table = console.number_table("gate", "", "found", "allowed", "rows")
     for one in report.verdicts:
         text = _percent if one.gate.endswith("_share") else _plain
         limit = f"{one.limit:.3g}"
@@ -340,7 +333,7 @@ def _gates(report: TrialReport) -> Table:
 
 
 def _parts(report: TrialReport) -> Table:
-    table = _table(
+    table = console.number_table(
         "rows", "", "decided otherwise", "of the money", "stricter", "milder", "score"
     )
     for one in report.parts:
@@ -358,7 +351,7 @@ def _parts(report: TrialReport) -> Table:
 
 def _matrix(report: TrialReport) -> Table:
     trial = report.trial
-    table = _table(f"{trial.champion} ╲ {trial.challenger}", *_NAMES)
+    table = console.number_table(f"{trial.champion} ╲ {trial.challenger}", *_NAMES)
     for at, name in enumerate(_NAMES):
         table.add_row(
             name,
@@ -372,7 +365,7 @@ def _matrix(report: TrialReport) -> Table:
 
 def _sides(report: TrialReport) -> Table:
     one, other = report.champion, report.challenger
-    table = _table("share", one.release, other.release, "difference")
+    table = console.number_table("share", one.release, other.release, "difference")
     table.add_row("rows", f"{one.rows:,}", f"{other.rows:,}", "")
     for name in (*_NAMES, "errors", "degraded"):
         table.add_row(

@@ -41,7 +41,7 @@ def metrics(
         return
     text = tables_text()
     if into is None:
-        console.out.print(text, highlight=False, markup=False, soft_wrap=True)
+        console.result(text)
         return
     try:
         page = into.read_text()

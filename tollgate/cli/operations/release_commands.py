@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,7 +12,6 @@ import msgspec
 import typer
 
 from tollgate.cli import console
-from tollgate.cli.operations.release_wait import follow
 from tollgate.cli.options import Json, ModelConfigName, Product, Repository, State
 from tollgate.cli.repositories import (
     desired_release,
@@ -113,7 +113,7 @@ def diff(
         console.print_json(report)
     else:
         for line in lines:
-            console.out.print(line, highlight=False, markup=False, soft_wrap=True)
+            console.result(line)
 
 
 def history(
@@ -173,7 +173,7 @@ def render(
     for model, text in texts.items():
         if out is None:
             console.out.print(f"# {model}/{CONFIG_FILE}", highlight=False)
-            console.out.print(text, highlight=False, markup=False, soft_wrap=True)
+            console.result(text)
         else:
             path = out / model / CONFIG_FILE
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -471,6 +471,67 @@ def approve(
         )
     chosen = msgspec.structs.replace(chosen, require_approval=False)
     follow(chosen, folder, release, wait_s=wait)
+
+
+def follow(chosen: Settings, folder: Path, release: Release, *, wait_s: float) -> None:
+    """
+    Print the desired release, and wait until the local server serves it.
+
+    Args:
+        chosen: The settings.
+        folder: The repository.
+        release: The release that was made the desired one, or proposed.
+        wait_s: Longest time to wait, s; 0 does not wait.
+
+    Raises:
+        ServerError: The server refused the release, or it took too long.
+    """
+    from tollgate.supervisor.replicas import wait_for_release
+
+    if chosen.require_approval:
+        from tollgate.repository.releases.release_history import name_of
+
+        name = name_of(release)
+        console.out.print(
+            f"proposed  {name}\n"
+            f"confirm   tollgate release approve {name}, by somebody else",
+            highlight=False,
+        )
+        return
+    console.out.print(f"desired  {release.name}", highlight=False)
+    url = _server_url(chosen)
+    if not url:
+        console.say(
+            f"no server of {chosen.product} of this repository runs here; others "
+            "follow by themselves"
+        )
+        return
+    if not wait_s:
+        return
+    started_s = time.monotonic()
+    wait_for_release(
+        url,
+        release,
+        repository=folder,
+        wait_s=wait_s,
+        report=lambda line: console.say(f"{line} …"),
+    )
+    waited_s = time.monotonic() - started_s
+    console.out.print(
+        f"answers  {release.name}, after {waited_s:.1f} s", highlight=False
+    )
+
+
+def _server_url(chosen: Settings) -> str:
+    """
+    Find the admin port of the local server, if it serves this product from the folder.
+    """
+    from tollgate.server.address import find_server
+
+    found = find_server(chosen.state_path)
+    if found is None or found.repository_name != chosen.repository_name:
+        return ""
+    return found.side_port_url if chosen.product in found.products else ""
 
 
 def settings_of(

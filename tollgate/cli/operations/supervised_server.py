@@ -349,7 +349,7 @@ def _print_ready(embedded: Embedded, chosen: Settings, *, port: int) -> None:
         line = f"NOT READY  {product}: {problem}"
         if problem is None:
             line = f"READY  {product}, release {serving.release}"
-        console.out.print(line, highlight=False, markup=False, soft_wrap=True)
+        console.result(line)
     console.out.print(
         f"grpc     {embedded.grpc_url}\n"
         f"metrics  {embedded.metrics_url}\n"

@@ -565,7 +565,7 @@ def print_result(plan: Plan, created: CreatedProduct, *, repository: Path) -> No
         )
     console.result("\nthe call, once it is served:\n")
     call = (repository / product / ASK_FILE).read_text("utf-8")
-    console.out.print(call, highlight=False, markup=False, soft_wrap=True)
+    console.result(call)
     console.result("next:")
     for what, command in _next(product, repository):
         console.result(f"  {what}\n    {command}")
