@@ -33,7 +33,7 @@ from loadtests.harness import (
     command_parser,
     run_command,
     say,
-    served,
+    serve_filled,
     temporary_folder,
 )
 from loadtests.results.percentiles import percentile
@@ -317,7 +317,7 @@ def _open_bench() -> Iterator[tuple[ChaosBench, Traffic]]:
         folder = stack.enter_context(temporary_folder("chaos"))
         # Fixed ports, so that a restarted server has them too.
         server = stack.enter_context(
-            served(
+            serve_filled(
                 contents,
                 folder / "state",
                 grpc_port=free_port("127.0.0.1"),

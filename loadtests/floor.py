@@ -26,7 +26,7 @@ from loadtests.harness import (
     command_parser,
     run_command,
     say,
-    served,
+    serve_filled,
     temporary_folder,
 )
 from loadtests.requests.generator import SCENARIOS, make_generator
@@ -113,7 +113,7 @@ def run_all(options: argparse.Namespace) -> tuple[Runs, str]:
         generator = make_generator(folder)
         write_floor(folder / "floor", source=REPOSITORY)
         with (
-            served(contents, folder / "state") as product,
+            serve_filled(contents, folder / "state") as product,
             floor(
                 folder / "floor",
                 state=folder / "floor-state",

@@ -31,7 +31,7 @@ from loadtests.harness import (
     command_parser,
     run_command,
     say,
-    served,
+    serve_filled,
     temporary_folder,
 )
 from loadtests.requests.bodies import bodies_of
@@ -191,7 +191,7 @@ def measure(options: argparse.Namespace) -> Report:
     contents = StoreContents(Population(300, 600))
     with (
         temporary_folder("gate") as folder,
-        served(contents, folder / "state") as server,
+        serve_filled(contents, folder / "state") as server,
         open_paths(server.grpc_url, folder=folder / "gateway") as paths,
     ):
         bodies = _bodies(contents)

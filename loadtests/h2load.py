@@ -20,7 +20,7 @@ from loadtests.harness import (
     command_parser,
     run_command,
     say,
-    served,
+    serve_filled,
     temporary_folder,
 )
 from loadtests.requests.generator import Scenario, make_generator, pick
@@ -59,7 +59,7 @@ def measure_limit(options: argparse.Namespace) -> Report:
         generator = make_generator(folder)
         say("simulating the history")
         contents = StoreContents(population, repository=options.repository)
-        with served(
+        with serve_filled(
             contents, folder / "state", repository=options.repository
         ) as server:
             bench = LimitBench(server, generator, contents.traffic, folder)

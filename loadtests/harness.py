@@ -173,7 +173,7 @@ class StoreContents:
 
 
 @contextmanager
-def served(
+def serve_filled(
     contents: StoreContents,
     folder: Path,
     *,

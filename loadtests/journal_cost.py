@@ -25,7 +25,7 @@ from loadtests.harness import (
     StoreContents,
     command_parser,
     run_command,
-    served,
+    serve_filled,
     temporary_folder,
 )
 from loadtests.requests.generator import Scenario, make_generator, pick
@@ -91,7 +91,7 @@ def compare(options: argparse.Namespace) -> Report:
         for name in _NAMES:
             journal_url = None if name == "on" else ""
             server = stack.enter_context(
-                served(contents, folder / name, journal_url=journal_url)
+                serve_filled(contents, folder / name, journal_url=journal_url)
             )
             benches[name] = LimitBench(server, generator, contents.traffic, folder)
         around = measurement_conditions(benches["on"].server, h2load=generator.version)

@@ -30,7 +30,7 @@ from loadtests.harness import (
     say,
     temporary_folder,
 )
-from loadtests.paced.bench import Bench, counting, served
+from loadtests.paced.bench import Bench, counting, open_bench
 from loadtests.paced.raw import Server
 from loadtests.paced.requests import write_bodies
 from loadtests.paced.scenario import Phase, Scenario, arrivals
@@ -409,7 +409,7 @@ def _open_paths(
         place = stack.enter_context(temporary_folder("overload"))
         population = Population(options.customers, options.terminals)
         bench = stack.enter_context(
-            served(options.repository, population, folder=place, behind_proxy=False)
+            open_bench(options.repository, population, folder=place, behind_proxy=False)
         )
         gate = None
         if any(part.gated for part in parts):

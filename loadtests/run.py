@@ -34,8 +34,8 @@ from loadtests.paced.bench import (
     counting,
     fault_injection,
     marks_of,
+    open_bench,
     remote_bench,
-    served,
 )
 from loadtests.paced.raw import BATCH, About, Raw, no_batches, write_raw
 from loadtests.paced.requests import write_bodies
@@ -150,7 +150,7 @@ def _bench(
             yield remote_bench(options.grpc_url, repository, population, folder=folder)
             return
         troubles = [one.trouble for _, one in scenarios if one.trouble]
-        with served(
+        with open_bench(
             repository,
             population,
             folder=folder,

@@ -126,7 +126,9 @@ def run_stages(
                 fill(history, redis.url)
                 compact_store(redis.url)
             service = stack.enter_context(
-                served(name, redis, repository=repository, model=model, folder=state)
+                serve_service(
+                    name, redis, repository=repository, model=model, folder=state
+                )
             )
             stages[name] = _http(service, redis)
         yield stages
@@ -218,7 +220,7 @@ class Service(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def served(
+def serve_service(
     name: str, redis: EmbeddedRedis, *, repository: Path, model: Path, folder: Path
 ) -> Iterator[Service]:
     """

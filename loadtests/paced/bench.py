@@ -14,8 +14,7 @@ from time import perf_counter
 
 import msgspec
 
-from loadtests import harness
-from loadtests.harness import Population, StoreContents, say
+from loadtests.harness import Population, StoreContents, say, serve_filled
 from loadtests.paced.raw import Mark, Server
 from loadtests.paced.scenario import Scenario, ScenarioFault
 from loadtests.results.measure import use_now, work_of, work_since
@@ -107,7 +106,7 @@ class Bench(msgspec.Struct, frozen=True):
 
 
 @contextmanager
-def served(
+def open_bench(
     repository: Path,
     population: Population,
     *,
@@ -138,7 +137,7 @@ def served(
             proxy = stack.enter_context(Proxy(redis.socket_path, listen=place))
             store_url = proxy.url
         server = stack.enter_context(
-            harness.served(
+            serve_filled(
                 contents,
                 folder / STATE_FOLDER,
                 repository=repository,
