@@ -4,6 +4,7 @@ import pytest
 
 import tollgate
 import tollgate_client
+from clients.client import Client
 from tollgate import schema
 from tollgate_client import contract
 
@@ -30,3 +31,8 @@ def test_outputs_decisions_and_bits_are_the_servers():
 def test_both_distributions_have_one_version():
     """An error of the command line names the wheel file of the client by it."""
     assert tollgate_client.__version__ == tollgate.__version__
+
+
+def test_the_former_import_of_request_scripts_is_the_client():
+    """As scripts of `tollgate product new` have it that users hold."""
+    assert Client is tollgate_client.Client

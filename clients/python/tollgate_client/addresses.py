@@ -114,7 +114,7 @@ class Address:
 
     Attributes:
         name: The address as the caller gave it.
-        channel: The connection, kept alive and shared by all calls.
+        channel: The connection, which all calls share.
         infer: Function that makes the call; see `infer_method`.
         breaker: Circuit breaker of this address.
     """
@@ -131,7 +131,7 @@ class Ring:
 
     Args:
         names: At least one address, each once.
-        opened: Function that opens the connection to an address and returns its channel
+        connect: Function that opens a connection to an address; returns its channel
             and its method.
         rules: Conditions under which a circuit breaker opens.
         clock: Function that returns monotonic seconds.
@@ -143,7 +143,7 @@ class Ring:
     def __init__(
         self,
         names: Sequence[str],
-        opened: Callable[[str], tuple[Any, Any]],
+        connect: Callable[[str], tuple[Any, Any]],
         *,
         rules: BreakerRules,
         clock: Callable[[], float],
@@ -154,7 +154,7 @@ class Ring:
         if not names:
             raise InputError("addresses", "there is none; give host:port")
         self.addresses = tuple(
-            Address(name, *opened(name), Breaker(rules, clock)) for name in names
+            Address(name, *connect(name), Breaker(rules, clock)) for name in names
         )
         self._turn = itertools.count()
 

@@ -118,7 +118,7 @@ class ClientState:
 
     Args:
         addresses: One address, or several that are called in turn.
-        opened: Function that opens the connection to an address and returns its channel
+        connect: Function that opens a connection to an address; returns its channel
             and its method.
         fallback: Rule that decides when no server responds.
         options: All other options of the client.
@@ -131,7 +131,7 @@ class ClientState:
     def __init__(
         self,
         addresses: str | Sequence[str],
-        opened: Callable[[str], tuple[Any, Any]],
+        connect: Callable[[str], tuple[Any, Any]],
         *,
         fallback: Fallback,
         options: Options,
@@ -145,7 +145,7 @@ class ClientState:
         self.counters = Counters()
         self.budget = RetryBudget(options.retry)
         names = [addresses] if isinstance(addresses, str) else list(addresses)
-        self.ring = Ring(names, opened, rules=options.breaker, clock=clock)
+        self.ring = Ring(names, connect, rules=options.breaker, clock=clock)
         self.cache = DecisionCache(
             options.remembered, age_s=options.remember_s, clock=clock
         )
