@@ -28,7 +28,7 @@ from converters.sources.described import with_names, with_words
 from converters.sources.files.formats import format_of
 from converters.sources.opening import open_source
 from tollgate.errors import ArgumentError, InputError, RepositoryError
-from tollgate.explanation.explanation_document import unexplained
+from tollgate.explanation.explanation_file import unexplained
 from tollgate.repository.models.artifact_file import MadeFrom, source_file
 from tollgate.repository.models.model_files import MODEL_FILE, onnx_findings
 

@@ -30,7 +30,7 @@ from loadtests.harness import (
 from tollgate.load.process_usage import descendants
 from tollgate.load.surroundings import measured_on
 from tollgate.server.triton.launcher import TritonServer
-from tollgate.supervisor.server_processes import read_processes
+from tollgate.supervisor.supervisor_metrics import read_processes
 from tollgate.testing.supervised import Supervised
 
 SETTLE_S = 20.0

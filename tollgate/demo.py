@@ -373,7 +373,7 @@ def _publish_credit(frame: pl.DataFrame, *, spec: FeatureSpec, repository: Path)
 def _decide_credit(
     applications: pl.DataFrame, *, spec: FeatureSpec, server: Embedded
 ) -> Decisions:
-    from tollgate.features.spec.request_inputs import wire_inputs
+    from tollgate.features.spec.feature_spec import wire_inputs
     from tollgate.history.request_columns import field_columns, wire_fields
     from tollgate_client import Client, join
 

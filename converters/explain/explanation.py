@@ -16,7 +16,7 @@ from converters.model import F32, Facts, TrainedModel
 from converters.parity.parity import Reference, ask
 from tollgate.errors import ConversionError
 from tollgate.explanation import Explainer, Explanation, encoded
-from tollgate.explanation.explanation_document import unexplained
+from tollgate.explanation.explanation_file import unexplained
 
 CHECKED_ROWS = 8192  # of the proof's rows, evenly spaced
 TOLERANCE = 1e-5  # of a probability: XGBoost and linear models predict in float32

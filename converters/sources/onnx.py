@@ -23,7 +23,7 @@ from converters.parity.runner import onnx_runner
 from converters.sources.files.onnx_file import check_onnx
 from tollgate.errors import ConversionError
 from tollgate.explanation import Explanation
-from tollgate.explanation.explanation_document import unexplained
+from tollgate.explanation.explanation_file import unexplained
 
 _SUM_SLACK = 1e-3  # tolerance for the sum of float32 rows of many classes
 

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import RepositoryError
-from tollgate.explanation.explanation_document import Trees
-from tollgate.explanation.explanation_file import EXPLAIN_FILE, read_explanation
+from tollgate.explanation.explanation_file import EXPLAIN_FILE, Trees, read_explanation
 
 _NO_PARENT = 2**31 - 1  # XGBoost's value for the parent of a root
 

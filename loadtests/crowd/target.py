@@ -8,8 +8,13 @@ from pathlib import Path
 import msgspec
 
 from tollgate.errors import InputError, SetupError
-from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
-from tollgate.features.spec.request_inputs import all_fields, wire_inputs
+from tollgate.features.spec.feature_spec import (
+    SPEC_FILE,
+    FeatureSpec,
+    all_fields,
+    load_spec,
+    wire_inputs,
+)
 from tollgate.repository.product_models import read_product
 from tollgate.repository.releases.release_file import read_release
 from tollgate.server.address import find_server

@@ -29,7 +29,7 @@ from converters.purpose import purpose_of
 from converters.sample import Sample
 from converters.sources.worker import model_of
 from tollgate.explanation import EXPLAIN_FILE, Explainer, read_explanation
-from tollgate.features.spec.request_inputs import wire_inputs
+from tollgate.features.spec.feature_spec import wire_inputs
 from tollgate.history.request_columns import field_columns, wire_fields
 from tollgate.pipeline import publish_and_release
 from tollgate.product.files import build_features, write_texts

@@ -13,8 +13,7 @@ import pytest
 
 from loadtests.crowd.target import spec_of
 from loadtests.perf_analyzer import commands, input_data, main
-from tollgate.features.spec.feature_spec import FeatureSpec
-from tollgate.features.spec.request_inputs import all_fields, wire_inputs
+from tollgate.features.spec.feature_spec import FeatureSpec, all_fields, wire_inputs
 from tollgate.testing import TestServer
 from tollgate_client import Client
 

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.audit.releases.past_release import OpenedRelease, ReleaseModel
-from tollgate.challenger.bins import clusters
-from tollgate.challenger.decision_counts import Decisions
+from tollgate.challenger.decision_counts import Decisions, clusters
 from tollgate.errors import InputError
 from tollgate.features.spec.description import vector_parts
 from tollgate.features.spec.spec_definition import FeatureSpec

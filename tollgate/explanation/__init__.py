@@ -6,9 +6,12 @@ Explain how much each feature moved a model's answer: read and use explain.npz.
 """
 
 from tollgate.explanation.explainer import Explainer, encoded
-from tollgate.explanation.explanation_document import Explanation, Linear, Link, Trees
 from tollgate.explanation.explanation_file import (
     EXPLAIN_FILE,
+    Explanation,
+    Linear,
+    Link,
+    Trees,
     decode_explanation,
     encode_explanation,
     read_explanation,

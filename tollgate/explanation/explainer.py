@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import RepositoryError
-from tollgate.explanation.explanation_document import (
+from tollgate.explanation.explanation_file import (
     F32,
     F64,
     Bools,

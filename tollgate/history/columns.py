@@ -13,8 +13,7 @@ import numpy.typing as npt
 from tollgate.errors import InputError
 from tollgate.features.fields import field_rule, hash_words, scaled
 from tollgate.features.spec.spec_definition import Field
-from tollgate.features.spec.spec_document import LABEL, LABEL_TIME
-from tollgate.features.spec.spec_validation import MAX_TEXT_BYTES
+from tollgate.features.spec.spec_document import LABEL, LABEL_TIME, MAX_TEXT_BYTES
 from tollgate.schema import (
     CENTS_TOLERANCE,
     MAX_CENTS,

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.features.spec.feature_spec import FeatureSpec
-from tollgate.features.spec.request_inputs import FIELD_KINDS
+from tollgate.features.spec.feature_spec import FIELD_KINDS, FeatureSpec
 from tollgate.history.purchases import History
 from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
 

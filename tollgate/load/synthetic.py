@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.features.spec.request_inputs import all_fields, wire_inputs
+from tollgate.features.spec.feature_spec import all_fields, wire_inputs
 from tollgate.features.spec.spec_definition import FeatureSpec, Field
 from tollgate.schema import AMOUNT, EVENT_TIME, MAX_CENTS, TRANSACTION_ID
 

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.features.spec.spec_validation import MAX_SCALED, MAX_TEXT_BYTES
+from tollgate.features.spec.spec_document import MAX_SCALED, MAX_TEXT_BYTES
 from tollgate.product.table_reading import (
     as_numbers,
     as_text,

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tollgate.errors import ArgumentError, RepositoryError, ServerError
 from tollgate.feature_parity import replay_newest
-from tollgate.features.spec.request_inputs import wire_inputs
+from tollgate.features.spec.feature_spec import wire_inputs
 from tollgate.history.request_columns import field_columns, wire_fields
 from tollgate.pipeline import ProgressBar, no_progress_bar, publish_and_release
 from tollgate.product.files import ASK_FILE, ask_text, build_features, write_texts

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tollgate.features.offline import build
 from tollgate.features.spec.description import decimals_text
 from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
-from tollgate.features.spec.spec_validation import largest_number
+from tollgate.features.spec.spec_document import largest_number
 from tollgate.policy import POLICY_FILE
 from tollgate.product.plan import Field, Plan
 from tollgate.product.rows import Rows, rows_of

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import ArgumentError, InputError
-from tollgate.features.spec.spec_validation import MAX_TEXT_BYTES, MAX_VOCABULARY
+from tollgate.features.spec.spec_document import MAX_TEXT_BYTES, MAX_VOCABULARY
 from tollgate.product.columns import Column, long_words_note
 from tollgate.product.label import Label
 from tollgate.product.plan import Field, Plan

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from tollgate.errors import ArgumentError, InputError
-from tollgate.features.spec.spec_validation import (
+from tollgate.features.spec.spec_document import (
     MAX_DECIMALS,
     MAX_SCALED,
     MAX_TEXT_BYTES,

@@ -26,9 +26,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.simulate.population import Indices, Population
+from tollgate.simulate.population import Indices, Population, Stream, generator
 from tollgate.simulate.purchases import DAY_S, Purchases
-from tollgate.simulate.streams import Stream, generator
 
 LARGE_CENTS = 22_000
 TERMINAL_DAYS = 28

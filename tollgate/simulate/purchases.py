@@ -12,8 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.simulate.population import SPREAD, Population
-from tollgate.simulate.streams import Stream, generator
+from tollgate.simulate.population import SPREAD, Population, Stream, generator
 
 DAY_S = 86_400
 NOON_S = 43_200.0

@@ -17,7 +17,7 @@ from tollgate.errors import SetupError
 from tollgate.server.index_page import CONTENT_TYPE, INDEX, NOT_FOUND, index_page
 from tollgate.supervisor.supervisor import Supervisor
 from tollgate.supervisor.supervisor_metrics import SupervisorMetrics
-from tollgate.supervisor.versions.detection import VersionDetector
+from tollgate.supervisor.version_detection import VersionDetector
 from tollgate.worker import Worker, stuck_loops
 
 log = logging.getLogger(__name__)

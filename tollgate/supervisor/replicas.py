@@ -20,7 +20,7 @@ from tollgate.repository.releases.release_file import (
     release_path,
 )
 from tollgate.supervisor.reconciler import ReconcileStatus, digest_of
-from tollgate.supervisor.versions.detection import DetectedVersion
+from tollgate.supervisor.version_detection import DetectedVersion
 
 T = TypeVar("T")
 

@@ -2,19 +2,347 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import struct
+import time
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType, TracebackType
 from typing import Any
 
 import grpc
 import msgspec
-from tritonclient.grpc import service_pb2_grpc
+import numpy as np
+import numpy.typing as npt
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
-from tollgate.testing.faults import Fault, Faults
-from tollgate.testing.script import Answer, Asked, Rule, Script
-from tollgate.testing.servicer import Servicer
+from tollgate.schema import (
+    AMOUNT,
+    ANSWER_TYPES,
+    DEADLINE_US,
+    DRY_RUN,
+    EVENT_TIME,
+    MAX_BATCH_ROWS,
+    REASON_SEPARATOR,
+    TRANSACTION_ID,
+)
+from tollgate.testing.script import Answer, Asked, Fault, Faults, Rule, Script
+from tollgate.validation import check_rows
+
+# Decode requests and encode responses as Triton does.
+
+_LENGTH = struct.Struct("<I")
+_NUMPY = {"FP64": "<f8", "INT64": "<i8"}
+_TYPED = {
+    "BYTES": "bytes_contents",
+    "FP64": "fp64_contents",
+    "INT64": "int64_contents",
+}
+_TEXTS = ("decision", "reason_codes", "error", "release")
+_NUMBERS = {"score": "<f4", "degraded": "<u4"}
+
+Column = list[bytes] | npt.NDArray[Any]
+
+
+class Refused(Exception):
+    """A request that Triton refuses before any step sees it."""
+
+
+def columns_of(
+    request: service_pb2.ModelInferRequest,
+    *,
+    inputs: Mapping[str, str],
+    fields: Mapping[str, str],
+) -> dict[str, Column]:
+    """
+    Read the tensors of a request, raw or typed.
+
+    Args:
+        request: As received.
+        inputs: Required inputs: name -> type.
+        fields: Optional inputs.
+
+    Raises:
+        Refused: An input is missing, unknown, twice, of another type or shape, or of
+            more than 32 rows.
+    """
+    known = {**inputs, **fields}
+    sent = {tensor.name: tensor for tensor in request.inputs}
+    wrong = [name for name in sent if name not in known]
+    missing = [name for name in inputs if name not in sent]
+    if wrong or missing or len(sent) != len(request.inputs):
+        raise Refused(
+            f"expected {len(inputs)} inputs but got {len(request.inputs)}; "
+            f"missing {missing}, unknown {wrong}"
+        )
+    raw = list(request.raw_input_contents)
+    if raw and len(raw) != len(request.inputs):
+        raise Refused("expected a raw tensor for each input")
+    columns = {}
+    for place, tensor in enumerate(request.inputs):
+        _check(tensor, kind=known[tensor.name])
+        content = raw[place] if raw else None
+        columns[tensor.name] = _column(tensor, content)
+    if len({len(column) for column in columns.values()}) > 1:
+        raise Refused("inputs have different numbers of rows")
+    return columns
+
+
+def _check(tensor: Any, *, kind: str) -> None:
+    if tensor.datatype != kind:
+        raise Refused(
+            f"input '{tensor.name}' is {tensor.datatype}, the model expects {kind}"
+        )
+    shape = list(tensor.shape)
+    if len(shape) != 2 or shape[1] != 1 or shape[0] < 1:
+        raise Refused(f"unexpected shape {shape} for input '{tensor.name}'")
+    if shape[0] > MAX_BATCH_ROWS:
+        raise Refused(f"batch-size must be <= {MAX_BATCH_ROWS}")
+
+
+def _column(tensor: Any, raw: bytes | None) -> Column:
+    rows, kind = int(tensor.shape[0]), tensor.datatype
+    column: Column
+    if raw is None:
+        typed = getattr(tensor.contents, _TYPED[kind])
+        column = list(typed) if kind == "BYTES" else np.array(typed, _NUMPY[kind])
+    elif kind == "BYTES":
+        column = _texts(raw, name=tensor.name)
+    elif len(raw) != rows * 8:
+        raise Refused(f"input '{tensor.name}': {len(raw)} bytes for {rows} rows")
+    else:
+        column = np.frombuffer(raw, _NUMPY[kind])
+    if len(column) != rows:
+        raise Refused(f"input '{tensor.name}': {len(column)} values for {rows} rows")
+    return column
+
+
+def _texts(raw: bytes, *, name: str) -> list[bytes]:
+    texts, offset = [], 0
+    while offset < len(raw):
+        try:
+            (length,) = _LENGTH.unpack_from(raw, offset)
+        except struct.error as error:
+            raise Refused(f"input '{name}': incomplete string length") from error
+        offset += _LENGTH.size + length
+        if offset > len(raw):
+            raise Refused(f"input '{name}': incomplete string data")
+        texts.append(raw[offset - length : offset])
+    return texts
+
+
+def response_of(
+    answers: Sequence[Answer], request: service_pb2.ModelInferRequest
+) -> service_pb2.ModelInferResponse:
+    """Encode answers in the order of the rows; a bad one has its error only."""
+    rows: dict[str, list[Any]] = {
+        "decision": ["" if one.error else one.decision for one in answers],
+        "score": [float("nan") if one.error else one.score for one in answers],
+        "reason_codes": [
+            "" if one.error else REASON_SEPARATOR.join(one.reason_codes)
+            for one in answers
+        ],
+        "degraded": [0 if one.error else one.degraded for one in answers],
+        "error": [one.error for one in answers],
+        "release": [one.release for one in answers],
+    }
+    response = service_pb2.ModelInferResponse(
+        model_name=request.model_name, model_version="1", id=request.id
+    )
+    wanted = [output.name for output in request.outputs] or list(ANSWER_TYPES)
+    for name in wanted:
+        response.outputs.add(
+            name=name, datatype=wire_type(name), shape=(len(answers), 1)
+        )
+        response.raw_output_contents.append(
+            b"".join(map(_written, rows[name]))
+            if name in _TEXTS
+            else np.array(rows[name], _NUMBERS[name]).tobytes()
+        )
+    return response
+
+
+def wire_type(output: str) -> str:
+    """Return the type of an output on the wire."""
+    kind = ANSWER_TYPES[output].removeprefix("TYPE_")
+    return "BYTES" if kind == "STRING" else kind
+
+
+def _written(text: str) -> bytes:
+    encoded = text.encode()
+    return _LENGTH.pack(len(encoded)) + encoded
+
+
+_STALL_STEP_S = (
+    0.01  # between checks whether the caller of a stalled request still waits
+)
+
+
+class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+    """
+    Serve one product, by script.
+
+    Args:
+        product: Name of the ensemble.
+        inputs: Required inputs: name -> type.
+        fields: Optional inputs.
+        script: The answers.
+        faults: The faults.
+    """
+
+    def __init__(
+        self,
+        product: str,
+        *,
+        inputs: Mapping[str, str],
+        fields: Mapping[str, str],
+        script: Script,
+        faults: Faults,
+    ) -> None:
+        self._product = product
+        self._inputs = inputs
+        self._fields = fields
+        self._script = script
+        self._faults = faults
+        self._numbers = itertools.count()
+
+    def ModelInfer(self, request: Any, context: grpc.ServicerContext) -> Any:
+        """Answer 1 to 32 rows."""
+        self._require_product(request.model_name, context)
+        fault, healed = self._faults.take()
+        try:
+            columns = columns_of(request, inputs=self._inputs, fields=self._fields)
+            answers = self._answers(request, columns, context)
+        except Refused as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        if fault is not None and fault.kind == "fail":
+            context.abort(grpc.StatusCode[fault.code], fault.words)
+        if fault is not None and fault.kind == "slow":
+            healed.wait(fault.delay_s)
+        while fault is not None and fault.kind == "stall" and context.is_active():
+            if healed.wait(_STALL_STEP_S):
+                break
+        if all(answer.error for answer in answers):
+            lines = [f"row {row}: {one.error}" for row, one in enumerate(answers)]
+            text = f"in ensemble '{self._product}', " + "\n".join(lines)
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
+        return response_of(answers, request)
+
+    def _answers(
+        self,
+        request: Any,
+        columns: Mapping[str, Column],
+        context: grpc.ServicerContext,
+    ) -> Sequence[Answer]:
+        """Record the rows, and find the answer to each; a bad one gets its error."""
+        parameters = {
+            name: getattr(value, value.WhichOneof("parameter_choice"))
+            for name, value in request.parameters.items()
+        }
+        metadata = {
+            key: value
+            for key, value in context.invocation_metadata()
+            if isinstance(value, str)
+        }
+        rows = _rows(columns, parameters, metadata, number=next(self._numbers))
+        self._script.note(rows)
+        ids = {
+            name: column
+            for name, column in columns.items()
+            if isinstance(column, list) and name in self._inputs
+        }
+        errors: dict[int, str] = {}
+        if EVENT_TIME in columns:
+            amount = columns.get(AMOUNT)
+            errors = check_rows(
+                ids,
+                amount=None if amount is None else np.asarray(amount, np.float64),
+                time_us=np.asarray(columns[EVENT_TIME], np.int64),
+                now_us=time.time_ns() // 1000,
+            ).errors
+        refused = _refused(parameters)
+        return [
+            Answer(error=error)
+            if (error := errors.get(place, refused))
+            else self._script.answer(row)
+            for place, row in enumerate(rows)
+        ]
+
+    def ServerLive(self, request: Any, context: Any) -> Any:
+        """Report that the process is live."""
+        return service_pb2.ServerLiveResponse(live=True)
+
+    def ServerReady(self, request: Any, context: Any) -> Any:
+        """Report that the server is ready."""
+        return service_pb2.ServerReadyResponse(ready=True)
+
+    def ModelReady(self, request: Any, context: Any) -> Any:
+        """Report whether a product is served."""
+        return service_pb2.ModelReadyResponse(ready=request.name == self._product)
+
+    def ModelMetadata(self, request: Any, context: Any) -> Any:
+        """Describe the tensors."""
+        self._require_product(request.name, context)
+        described = service_pb2.ModelMetadataResponse(
+            name=self._product, versions=["1"], platform="ensemble"
+        )
+        for name, kind in {**self._inputs, **self._fields}.items():
+            described.inputs.add(name=name, datatype=kind, shape=(-1, 1))
+        for name in ANSWER_TYPES:
+            described.outputs.add(name=name, datatype=wire_type(name), shape=(-1, 1))
+        return described
+
+    def _require_product(self, name: str, context: grpc.ServicerContext) -> None:
+        if name != self._product:
+            words = f"Request for unknown model: '{name}' is not found"
+            context.abort(grpc.StatusCode.NOT_FOUND, words)
+
+
+def _rows(
+    columns: Mapping[str, Column],
+    parameters: Mapping[str, Any],
+    metadata: Mapping[str, str],
+    *,
+    number: int,
+) -> list[Asked]:
+    lists = {
+        name: column if isinstance(column, list) else column.tolist()
+        for name, column in columns.items()
+    }
+    rows = []
+    for values in zip(*lists.values(), strict=True):
+        row = {name: _text(value) for name, value in zip(lists, values, strict=True)}
+        rows.append(
+            Asked(
+                transaction_id=str(row.get(TRANSACTION_ID, "")),
+                values=row,
+                dry_run=parameters.get(DRY_RUN) is True,
+                deadline_us=parameters.get(DEADLINE_US),
+                metadata=metadata,
+                request=number,
+            )
+        )
+    return rows
+
+
+def _text(value: object) -> object:
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _refused(parameters: Mapping[str, Any]) -> str:
+    """Return the error in the parameters, as the feature step does."""
+    dry, left_us = parameters.get(DRY_RUN, False), parameters.get(DEADLINE_US, 1)
+    if not isinstance(dry, bool):
+        return f"{DRY_RUN}: {dry!r:.40}: is neither true nor false"
+    if isinstance(left_us, bool) or not isinstance(left_us, int):
+        return f"{DEADLINE_US}: {left_us!r:.40}: is not whole microseconds"
+    return f"{DEADLINE_US}: no time left" if left_us <= 0 else ""
+
 
 _INPUTS = MappingProxyType(
     {

@@ -14,11 +14,11 @@ import xgboost
 
 from loadtests.baseline.trees import write_xgboost
 from tollgate.errors import RepositoryError
-from tollgate.explanation.explanation_document import unexplained
 from tollgate.explanation.explanation_file import (
     EXPLAIN_FILE,
     encode_explanation,
     read_explanation,
+    unexplained,
 )
 
 CHECKOUT = Path(__file__).resolve().parents[3]

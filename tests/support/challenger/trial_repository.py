@@ -17,7 +17,7 @@ from tests.support.audit.decided_records import decided, opened
 from tests.support.audit.random_records import REPOSITORY
 from tollgate.audit.worker.chunk_source import TRIAL_GROUP, ChunkSource
 from tollgate.challenger.challenger_worker import TrialWorker
-from tollgate.challenger.stored_counts import TrialState, folder_of, newest
+from tollgate.challenger.trials import TrialState, folder_of, newest
 from tollgate.journal.decision_record import Records, encode_chunk
 from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
 from tollgate.repository.releases.activation import activate

@@ -9,10 +9,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from tollgate.challenger.bins import CLUSTERS, TIME_BINS, time_bins
-from tollgate.challenger.decision_counts import ALL, DEGRADED, ERRORS, Arm, Group, Pairs
-from tollgate.challenger.stored_counts import Trial, TrialState, load, save
+from tollgate.challenger.decision_counts import (
+    ALL,
+    CLUSTERS,
+    DEGRADED,
+    ERRORS,
+    TIME_BINS,
+    Arm,
+    Group,
+    Pairs,
+    time_bins,
+)
 from tollgate.challenger.trial_gates import broken, judge, passed
+from tollgate.challenger.trials import Trial, TrialState, load, save
 from tollgate.errors import InputError, PolicyError
 from tollgate.repository.gate_limits import Gates, read_gates
 

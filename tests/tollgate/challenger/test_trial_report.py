@@ -10,16 +10,11 @@ import pytest
 from rich.console import Console
 
 from tollgate.challenger import intervals
-from tollgate.challenger.bins import (
+from tollgate.challenger.decision_counts import (
+    ALL,
     CLUSTERS,
     SCORE_BINS,
     TIME_EDGES_US,
-    score_bins,
-    score_edges,
-    time_bins,
-)
-from tollgate.challenger.decision_counts import (
-    ALL,
     Decisions,
     Group,
     Groups,
@@ -27,11 +22,13 @@ from tollgate.challenger.decision_counts import (
     count_arm,
     count_pairs,
     only,
+    score_bins,
+    score_edges,
+    time_bins,
 )
-from tollgate.challenger.stored_counts import Mode, Trial, TrialState
-from tollgate.challenger.trial_chart import draw
 from tollgate.challenger.trial_gates import Gates
-from tollgate.challenger.trial_report import make_report
+from tollgate.challenger.trial_report import draw, make_report
+from tollgate.challenger.trials import Mode, Trial, TrialState
 from tollgate.cli.operations.challenger_commands import report_tables
 
 

@@ -14,8 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tollgate.features.spec.feature_spec import load_spec
-from tollgate.features.spec.request_inputs import all_fields, wire_inputs
+from tollgate.features.spec.feature_spec import all_fields, load_spec, wire_inputs
 from tollgate.latency_budget.step_batches import record_batches
 from tollgate.load.arrivals import evenly
 from tollgate.load.asyncio_sender import send

@@ -27,8 +27,7 @@ from tests.support.challenger.trial_repository import (
 )
 from tests.support.checkout import IMPORT_PATH
 from tollgate.challenger.decision_counts import ALL, Arm, Group, Pairs
-from tollgate.challenger.stored_counts import TrialState, folder_of, save
-from tollgate.challenger.trials import trial_of
+from tollgate.challenger.trials import TrialState, folder_of, save, trial_of
 from tollgate.repository.releases import trial_changes
 from tollgate.repository.releases.release_file import read_release
 from tollgate.repository.releases.release_history import read_history

@@ -21,8 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from tollgate.features.spec.feature_spec import load_spec
-from tollgate.features.spec.request_inputs import wire_inputs
+from tollgate.features.spec.feature_spec import load_spec, wire_inputs
 from tollgate.server.serving.embedded import serve
 from tollgate_client import Client, join
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from tollgate.errors import RepositoryError
 from tollgate.explanation import Explainer, Explanation, Linear, Trees
-from tollgate.explanation.explanation_document import unexplained
+from tollgate.explanation.explanation_file import unexplained
 
 COLUMNS = 4
 

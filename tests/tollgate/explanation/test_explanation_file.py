@@ -23,7 +23,7 @@ from tollgate.explanation import (
     read_explanation,
 )
 from tollgate.explanation import explanation_file as explanation_file
-from tollgate.explanation.explanation_document import unexplained
+from tollgate.explanation.explanation_file import unexplained
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 
 from tollgate.errors import PolicyError, SpecError
 from tollgate.features.offline import build
+from tollgate.features.spec.description import compare
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
-from tollgate.features.spec.spec_difference import compare
 from tollgate.history import history_of
 from tollgate.policy import load_policy
 from tollgate.schema import MIN_EVENT_TIME_US

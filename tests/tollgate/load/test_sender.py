@@ -9,8 +9,7 @@ from time import perf_counter
 
 import pytest
 
-from tollgate.features.spec.feature_spec import load_spec
-from tollgate.features.spec.request_inputs import all_fields, wire_inputs
+from tollgate.features.spec.feature_spec import all_fields, load_spec, wire_inputs
 from tollgate.load.arrivals import evenly
 from tollgate.load.sender import open_sender
 from tollgate.load.synthetic import synthetic_purchases

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tollgate.features.spec.feature_spec import load_spec
-from tollgate.features.spec.request_inputs import all_fields, wire_inputs
+from tollgate.features.spec.feature_spec import all_fields, load_spec, wire_inputs
 from tollgate.load.synthetic import synthetic_purchases
 from tollgate.validation import check_fields, check_rows
 from tollgate_client.inputs import check_columns

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from tests.support.monitor.distributions import NAMES, drawn, rows_of, trained_on
-from tollgate.monitor.distances import (
+from tollgate.monitor.drift import (
     ComparedDistributions,
     band,
     chance_of,

@@ -26,8 +26,12 @@ from tollgate.audit.releases.archived_release import NAME
 from tollgate.audit.worker.retention import retain
 from tollgate.errors import InputError
 from tollgate.features.windows.entity_entries import MISSING
-from tollgate.monitor.journal_monitor import RELEASES, MonitorOptions, ProductMonitor
-from tollgate.monitor.journals import Journals
+from tollgate.monitor.journal_monitor import (
+    RELEASES,
+    Journals,
+    MonitorOptions,
+    ProductMonitor,
+)
 from tollgate.schema import ARTIFACT_FILE, Degraded
 
 OPTIONS = MonitorOptions(window=1_000)

@@ -15,10 +15,9 @@ from prometheus_client import (
 from prometheus_client.parser import text_string_to_metric_families
 
 from tollgate.audit.worker.audit_worker import WorkerMetrics
-from tollgate.challenger.challenger_metrics import TrialMetrics
-from tollgate.challenger.challenger_worker import TrialWorkerCounts
+from tollgate.challenger.challenger_worker import TrialMetrics, TrialWorkerCounts
 from tollgate.challenger.decision_counts import ALL, Arm, Group, Pairs
-from tollgate.challenger.stored_counts import Trial, TrialState
+from tollgate.challenger.trials import Trial, TrialState
 from tollgate.gateway.gateway_metrics import GatewayMetrics
 from tollgate.gateway.template import Limits
 from tollgate.observability.metrics_table import (

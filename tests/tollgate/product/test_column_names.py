@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tollgate.features.spec.spec_validation import _NAME  # what features.yaml allows
+from tollgate.features.spec.spec_document import _NAME  # what features.yaml allows
 from tollgate.product.column_names import Namer, entity_name
 
 

@@ -13,8 +13,7 @@ import polars as pl
 import pytest
 import yaml
 
-from tollgate.features.spec.feature_spec import load_spec
-from tollgate.features.spec.request_inputs import wire_inputs
+from tollgate.features.spec.feature_spec import load_spec, wire_inputs
 from tollgate.history.request_columns import wire_fields
 from tollgate.policy import load_policy
 from tollgate.product.choices import ProductChoices

@@ -14,7 +14,7 @@ from tollgate.repository.releases.activation import activate, compose_next
 from tollgate.repository.releases.release_file import read_release
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.publishing import publish
-from tollgate.supervisor.versions.version_checks import validate
+from tollgate.supervisor.version_checks import validate
 
 CHECKOUT = Path(__file__).parents[3]
 

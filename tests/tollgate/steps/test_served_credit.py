@@ -27,8 +27,7 @@ from tollgate.audit.review.notice import notice_text
 from tollgate.audit.review.pending import find_pending, pending_table
 from tollgate.cli.app import app
 from tollgate.errors import JournalError
-from tollgate.features.spec.feature_spec import FeatureSpec
-from tollgate.features.spec.request_inputs import wire_inputs
+from tollgate.features.spec.feature_spec import FeatureSpec, wire_inputs
 from tollgate.history.request_columns import field_columns, wire_fields
 from tollgate.pipeline import publish_and_release
 from tollgate.policy.policy_document import read_document

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from converters.parity.runner import onnx_runner
 from tests.support.products import loans_product
-from tollgate.challenger.bins import clusters
+from tollgate.challenger.decision_counts import clusters
 from tollgate.challenger.shadow_scoring import recorded_decisions
 from tollgate.cli.app import app
 from tollgate.errors import InputError

@@ -22,7 +22,7 @@ from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.address import find_server
 from tollgate.server.triton.probe import probe
 from tollgate.supervisor.fault_log import read_faults
-from tollgate.supervisor.versions.detection import DetectedVersion, VersionDetector
+from tollgate.supervisor.version_detection import DetectedVersion, VersionDetector
 from tollgate.testing.supervised import Supervised, supervised
 
 pytestmark = pytest.mark.slow

@@ -15,10 +15,13 @@ import numpy as np
 import pytest
 
 from tollgate.supervisor.recycling import Recycling
-from tollgate.supervisor.server_processes import read_processes
 from tollgate.supervisor.stubs import Step, Stub
 from tollgate.supervisor.supervisor import Supervisor
-from tollgate.supervisor.supervisor_metrics import SupervisorMetrics, trained_log_odds
+from tollgate.supervisor.supervisor_metrics import (
+    SupervisorMetrics,
+    read_processes,
+    trained_log_odds,
+)
 
 
 def artifact(folder: Path, scores: list[float], levels: list[float]) -> Path:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tollgate.supervisor.versions import version_checks
-from tollgate.supervisor.versions.version_checks import (
+from tollgate.supervisor import version_checks
+from tollgate.supervisor.version_checks import (
     Verdict,
     validate,
     validate_in_subprocess,

@@ -18,6 +18,7 @@ from tollgate.server.triton.control import Endpoint
 from tollgate.supervisor import health_probe as heartbeat_module
 from tollgate.supervisor import product_supervisor, supervisor
 from tollgate.supervisor import reconciler as converging
+from tollgate.supervisor import version_detection as arrivals_module
 from tollgate.supervisor.admin_port import serve_admin_port
 from tollgate.supervisor.health_probe import HealthProbe
 from tollgate.supervisor.product_supervisor import SupervisedProduct
@@ -25,8 +26,7 @@ from tollgate.supervisor.reconciler import Reconciler
 from tollgate.supervisor.recycling import Recycling
 from tollgate.supervisor.supervisor import Supervisor
 from tollgate.supervisor.supervisor_metrics import SupervisorMetrics
-from tollgate.supervisor.versions import detection as arrivals_module
-from tollgate.supervisor.versions.detection import VersionDetector
+from tollgate.supervisor.version_detection import VersionDetector
 from tollgate.worker import tallies
 
 

@@ -15,9 +15,8 @@ from tollgate.repository.releases.release_file import read_release, write_releas
 from tollgate.repository.releases.release_history import read_history
 from tollgate.repository.releases.trial_changes import without_challenger
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.supervisor.versions import shadow
-from tollgate.supervisor.versions.detection import VersionDetector
-from tollgate.supervisor.versions.shadow import ShadowStarter
+from tollgate.supervisor import version_detection
+from tollgate.supervisor.version_detection import ShadowStarter, VersionDetector
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +70,7 @@ def test_a_second_version_starts_after_the_first_trial_ends(
     detector = VersionDetector(
         repository, product="fraud", quiet_s=0, on_valid=on_valid
     )
-    with caplog.at_level(logging.INFO, "tollgate.supervisor.versions.shadow"):
+    with caplog.at_level(logging.INFO, "tollgate.supervisor.version_detection"):
         for _ in range(4):
             detector.detect()
     first = read_release(repository, product="fraud")
@@ -106,7 +105,7 @@ def test_an_obstacle_is_logged(
     """Gates that cannot be read, for one; nothing is changed."""
     (repository / "fraud/gates.yaml").write_text("arrivals: perhaps\n")
     before = read_release(repository, product="fraud")
-    with caplog.at_level(logging.WARNING, "tollgate.supervisor.versions.shadow"):
+    with caplog.at_level(logging.WARNING, "tollgate.supervisor.version_detection"):
         detect(repository)
     assert read_release(repository, product="fraud") == before
     (message,) = caplog.messages
@@ -132,7 +131,7 @@ def test_the_trial_starts_when_the_obstacle_is_gone(
         raise RepositoryError("fraud", "somebody changed the release in between")
 
     with monkeypatch.context() as patch:
-        patch.setattr(shadow, "activate", late)
+        patch.setattr(version_detection, "activate", late)
         detector.detect()
         detector.detect()
     assert len(caplog.messages) == 2

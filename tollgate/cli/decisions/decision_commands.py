@@ -162,7 +162,7 @@ def score(
     ] = False,
 ) -> None:
     """Decide the purchases of a file: Parquet, CSV or JSON lines in, the same out."""
-    from tollgate.features.spec.request_inputs import wire_inputs
+    from tollgate.features.spec.feature_spec import wire_inputs
     from tollgate.history import rename_aliases
     from tollgate.history.request_columns import field_columns, wire_fields
     from tollgate.repository.releases.served_versions import served_spec

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from tollgate.features.spec.feature_spec import FeatureSpec
     from tollgate.monitor.accuracy import DailyAccuracy
     from tollgate.monitor.decision_windows import ReleaseWindows
-    from tollgate.monitor.journal_monitor import ProductMonitor
-    from tollgate.monitor.journals import Journals
+    from tollgate.monitor.journal_monitor import Journals, ProductMonitor
     from tollgate.monitor.monitor_metrics import MonitorMetrics
     from tollgate.settings import Settings
 
@@ -281,8 +280,7 @@ def monitor(
     """
     from tollgate.cli.decisions.journal_commands import seconds
     from tollgate.monitor.drift import DriftLimits
-    from tollgate.monitor.journal_monitor import MonitorOptions
-    from tollgate.monitor.journals import Journals
+    from tollgate.monitor.journal_monitor import Journals, MonitorOptions
 
     chosen = console.settings(repository=repository, state=state)
     console.require_products(chosen, product or ())

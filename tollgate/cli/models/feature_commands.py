@@ -16,8 +16,8 @@ from tollgate.cli.options import Json
 from tollgate.errors import InputError, TollgateError
 
 if TYPE_CHECKING:
+    from tollgate.features.spec.description import Comparison
     from tollgate.features.spec.feature_spec import FeatureSpec
-    from tollgate.features.spec.spec_difference import Comparison
 
 
 Spec = Annotated[
@@ -70,8 +70,8 @@ def diff(
     first; 2: a file cannot be used.
     """
 
+    from tollgate.features.spec.description import compare
     from tollgate.features.spec.feature_spec import load_spec
-    from tollgate.features.spec.spec_difference import compare
 
     found = compare(load_spec(old), load_spec(new))
     if as_json:

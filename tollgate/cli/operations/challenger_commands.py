@@ -45,8 +45,8 @@ from tollgate.schema import Decision
 
 if TYPE_CHECKING:
     from tollgate.challenger.intervals import Interval
-    from tollgate.challenger.stored_counts import TrialState
     from tollgate.challenger.trial_report import ReleaseSummary, TrialReport
+    from tollgate.challenger.trials import TrialState
     from tollgate.repository.releases.release_file import Release
     from tollgate.settings import Settings
 
@@ -254,9 +254,8 @@ def _require_passed(chosen: Settings, folder: Path, changed: Release) -> None:
     Raises:
         InputError: It did not pass, or there was none; the message gives the reason.
     """
-    from tollgate.challenger.stored_counts import folder_of, load
     from tollgate.challenger.trial_gates import judge, passed
-    from tollgate.challenger.trials import last_trial
+    from tollgate.challenger.trials import folder_of, last_trial, load
     from tollgate.repository.gate_limits import read_gates
     from tollgate.repository.releases.release_history import read_history
 
@@ -445,7 +444,7 @@ def report(
         gates = read_gates(repository_here, product=chosen.product)
     summary = make_report(trial, gates)
     if picture is not None:
-        from tollgate.challenger.trial_chart import draw
+        from tollgate.challenger.trial_report import draw
 
         draw(summary, trial, picture)
     if as_json:
@@ -483,9 +482,12 @@ def run(
     """Monitor trials, and end those that break a gate, until Ctrl-C or SIGTERM."""
     from tollgate.audit.chain.segment_files import lock
     from tollgate.audit.worker.chunk_source import TRIAL_GROUP, ChunkSource
-    from tollgate.challenger.challenger_metrics import TrialMetrics
-    from tollgate.challenger.challenger_worker import WORKER_LOCK, TrialWorker
-    from tollgate.challenger.stored_counts import folder_of
+    from tollgate.challenger.challenger_worker import (
+        WORKER_LOCK,
+        TrialMetrics,
+        TrialWorker,
+    )
+    from tollgate.challenger.trials import folder_of
     from tollgate.cli.decisions.journal_commands import seconds
 
     chosen = console.settings(
@@ -535,8 +537,7 @@ def _trial_state(chosen: Settings, repository: Path, *, name: str | None) -> Tri
     """
     import time
 
-    from tollgate.challenger.stored_counts import folder_of, load, newest
-    from tollgate.challenger.trials import current_trials
+    from tollgate.challenger.trials import current_trials, folder_of, load, newest
     from tollgate.repository.gate_limits import read_gates
 
     folder = folder_of(chosen.state_path, chosen.product)

@@ -710,7 +710,7 @@ def _reported(chosen: Settings) -> dict[int, Row]:
 
 
 def _validated(chosen: Settings, folder: Path, version: int) -> Row:
-    from tollgate.supervisor.versions.version_checks import validate_in_subprocess
+    from tollgate.supervisor.version_checks import validate_in_subprocess
 
     verdict = validate_in_subprocess(folder, product=chosen.product, version=version)
     return Row(version, verdict.state, [], verdict.reason)

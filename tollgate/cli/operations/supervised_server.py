@@ -36,8 +36,11 @@ from tollgate.supervisor.reconciler import Reconciler
 from tollgate.supervisor.recycling import Recycling
 from tollgate.supervisor.supervisor import ServingProcesses, Supervisor
 from tollgate.supervisor.supervisor_metrics import SupervisorMetrics
-from tollgate.supervisor.versions.detection import DetectedVersion, VersionDetector
-from tollgate.supervisor.versions.shadow import ShadowStarter
+from tollgate.supervisor.version_detection import (
+    DetectedVersion,
+    ShadowStarter,
+    VersionDetector,
+)
 from tollgate.tracing import Tracing
 from tollgate.worker import Worker
 

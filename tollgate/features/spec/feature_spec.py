@@ -22,17 +22,15 @@ from tollgate.features.spec.spec_document import (
     LABEL,
     LABEL_TIME,
     MAX_SPAN_DAYS,
+    OF_NUMBER,
     RawFeature,
     RawField,
     RawSpec,
     duration_us,
-)
-from tollgate.features.spec.spec_validation import (
-    OF_NUMBER,
     largest_number,
     read_document,
 )
-from tollgate.schema import AMOUNT, EXACT
+from tollgate.schema import AMOUNT, EVENT_TIME, EXACT
 
 # Resolve the names in a features.yaml: entities, windows, fields, other features.
 
@@ -430,3 +428,17 @@ def _check_aliases(spec: FeatureSpec, path: Path) -> None:
             if first != column:
                 problem = f"{alias!r} names {first} already"
                 raise SpecError(path, problem, where=f"aliases.{column}")
+
+
+_KINDS = {AMOUNT: "FP64", EVENT_TIME: "INT64"}
+FIELD_KINDS = {"number": "FP64", "category": "BYTES"}
+
+
+def wire_inputs(spec: FeatureSpec) -> dict[str, str]:
+    """Return the inputs that every request has, with their types."""
+    return {name: _KINDS.get(name, "BYTES") for name in spec.columns}
+
+
+def all_fields(spec: FeatureSpec) -> dict[str, str]:
+    """Return every declared field, with its type."""
+    return {field.name: FIELD_KINDS[field.type] for field in spec.fields}

@@ -1,15 +1,21 @@
-"""The keys of features.yaml as written; docs/features.md explains each."""
+"""
+Define the keys of features.yaml, and check each value independently of the others.
+
+docs/features.md explains each key.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NoReturn
 
 import msgspec
 import yaml
 
 from tollgate.errors import SpecError
+from tollgate.schema import AMOUNT, EVENT_TIME, EXACT, TRANSACTION, TRANSACTION_ID
 from tollgate.schema import FieldType as FieldType
 
 SPEC_VERSION = 1
@@ -161,3 +167,224 @@ def _refuse_repeated_keys(content: bytes, path: Path) -> None:
                 if isinstance(key, yaml.ScalarNode):
                     names.add(key.value)
                 waiting.append(value)
+
+
+MAX_DECIMALS = 4
+MAX_SCALED = 10**12  # in units of the last decimal: sums stay exact doubles
+MAX_VOCABULARY = 10_000
+MAX_TEXT_BYTES = 128  # longest word of a category
+
+_MAX_SPAN_US = duration_us(f"{MAX_SPAN_DAYS}d")
+_MAX_DEFAULT = 3.4028234e38  # the vector is float32
+# Names become columns, tensors and fields, and travel joined by commas.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_OTHER_COLUMNS = (TRANSACTION_ID, AMOUNT, EVENT_TIME, LABEL, LABEL_TIME)
+_KINDS = (
+    "field",
+    "category",
+    "calendar",
+    "aggregate",
+    "time_since_last",
+    "table",
+    "ratio",
+    "difference",
+    "rate_of_change",
+    "hook",
+)
+# These may be passed to the model as NaN.
+_OPEN_KINDS = ("field", "category", "ratio", "difference", "hook")
+OF_NUMBER = ("sum", "mean", "min", "max", "last")
+
+
+def largest_number(decimals: int | None) -> float:
+    """Return the largest magnitude of a field; `decimals` is None for an exact one."""
+    return _MAX_DEFAULT if decimals is None else MAX_SCALED / 10**decimals
+
+
+def read_document(path: Path) -> RawSpec:
+    """
+    Read a features.yaml and check each value independently.
+
+    Raises:
+        SpecError: The file cannot be read, a key is unknown, missing or duplicate, or a
+            value does not fit its key; the message names the file and the key.
+    """
+    raw = parse_document(path)
+    _Values(path).check(raw)
+    return raw
+
+
+class _Values:
+    """Check each value of one file independently."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def check(self, raw: RawSpec) -> None:
+        """Check all values; refuse the first wrong one."""
+        if raw.version != SPEC_VERSION:
+            self._refuse("version", f"{raw.version} is not {SPEC_VERSION}")
+        self._duration("lateness", raw.lateness)
+        if not raw.features:
+            self._refuse("features", "is empty")
+        for part in () if raw.entities else ("tables", "feeds"):
+            if getattr(raw, part):
+                self._refuse(part, "there are no entities that it could be of")
+        for name, entity in raw.entities.items():
+            self._entity(name, entity)
+        for field in raw.fields:
+            self._field(field)
+        for name, table in raw.tables.items():
+            self._table(name, table)
+        for feature in raw.features:
+            self._feature(feature)
+        for feed, wanted in raw.feeds.items():
+            self._duration(f"feeds.{feed}.max_age", wanted.max_age, least_us=1)
+
+    def _entity(self, name: str, entity: RawEntity) -> None:
+        where = f"entities.{name}"
+        self._name("entities", name)
+        if name == TRANSACTION:  # a request has its id next to the entities'
+            self._refuse(where, f"its ids would be {TRANSACTION_ID}, which are others")
+        self._name(f"{where}.key", entity.key)
+        if entity.key in _OTHER_COLUMNS:
+            self._refuse(f"{where}.key", f"{entity.key!r} is another column's name")
+        if entity.hop not in (0, "0", "0s"):
+            problem = f"{entity.hop} is not supported: only exact windows (hop: 0) are"
+            self._refuse(f"{where}.hop", problem)
+        if not 1 <= entity.cap <= MAX_ENTRIES:
+            problem = f"{entity.cap} is not within 1 … {MAX_ENTRIES}"
+            self._refuse(f"{where}.cap", problem)
+        self._duration(f"{where}.delay", entity.delay)
+
+    def _table(self, name: str, table: RawTable) -> None:
+        self._name("tables", name)
+        self._duration(f"tables.{name}.max_age", table.max_age)
+        self._duration(f"tables.{name}.refresh", table.refresh)
+
+    def _field(self, field: RawField) -> None:
+        where = f"fields.{field.name}"
+        self._name("fields", field.name)
+        if field.name in _OTHER_COLUMNS:
+            self._refuse(where, f"{field.name!r} is another column's name")
+        if field.type == "category":
+            if field.decimals or field.range:
+                self._refuse(where, "only a number has decimals and a range")
+            self._vocabulary(f"{where}.vocabulary", field.vocabulary)
+            return
+        if field.vocabulary:
+            self._refuse(f"{where}.vocabulary", "only a category has one")
+        decimals = None if field.decimals == EXACT else int(field.decimals)
+        if decimals is not None and not 0 <= decimals <= MAX_DECIMALS:
+            problem = f"{decimals} is not within 0 … {MAX_DECIMALS}, nor {EXACT}"
+            self._refuse(f"{where}.decimals", problem)
+        self._range(f"{where}.range", field.range, most=largest_number(decimals))
+
+    def _vocabulary(self, where: str, words: list[str]) -> None:
+        if len(words) > MAX_VOCABULARY:
+            self._refuse(where, f"{len(words)} words, {MAX_VOCABULARY} are allowed")
+        seen = set()
+        for word in words:
+            if not 1 <= len(word.encode()) <= MAX_TEXT_BYTES:
+                problem = f"{word!r:.40} is not 1 to {MAX_TEXT_BYTES} bytes long"
+                self._refuse(where, problem)
+            if word in seen:
+                self._refuse(where, f"{word!r} appears twice")
+            seen.add(word)
+
+    def _feature(self, feature: RawFeature) -> None:
+        where = f"features.{feature.name}"
+        self._name("features", feature.name)
+        kinds = [kind for kind in _KINDS if getattr(feature, kind) is not None]
+        if len(kinds) != 1:
+            self._refuse(where, f"needs exactly one of {', '.join(_KINDS)}")
+        self._windowed(where, feature)
+        self._table_feature(where, feature)
+        self._of(where, feature)
+        self._default(where, feature)
+        codes_alone = not feature.default or math.isnan(feature.default)
+        if feature.category is not None and (feature.range or not codes_alone):
+            problem = "a category has codes of its own: no range, no default but .nan"
+            self._refuse(where, problem)
+        self._duration(f"{where}.max_age", feature.max_age)
+        if feature.essential and kinds[0] == "calendar":
+            self._refuse(f"{where}.essential", "a calendar is never missing")
+
+    def _default(self, where: str, feature: RawFeature) -> None:
+        """Check the default, and the range that contains it."""
+        self._range(f"{where}.range", feature.range, most=_MAX_DEFAULT)
+        default = feature.default
+        if math.isnan(default) and any(getattr(feature, one) for one in _OPEN_KINDS):
+            return
+        if not abs(default) <= _MAX_DEFAULT:
+            problem = f"{default} is not a finite float32"
+            if math.isnan(default):
+                problem = f"only {', '.join(_OPEN_KINDS)} may be .nan"
+            self._refuse(f"{where}.default", problem)
+        if feature.range and not feature.range[0] <= default <= feature.range[1]:
+            problem = f"{default:g} is outside of its own range"
+            self._refuse(f"{where}.default", problem)
+
+    def _windowed(self, where: str, feature: RawFeature) -> None:
+        """Check the keys that only features over a window have."""
+        aggregate = feature.aggregate is not None
+        windowed = aggregate or feature.time_since_last is not None
+        for key, value, wanted in (
+            ("entity", feature.entity, aggregate),
+            ("window", feature.window, windowed),
+        ):
+            if value is not None and not wanted:
+                self._refuse(f"{where}.{key}", "only an aggregate has one")
+            if value is None and wanted:
+                kind = "an aggregate" if aggregate else "time_since_last"
+                self._refuse(where, f"{kind} needs its {key}")
+        if feature.window is not None:
+            self._duration(f"{where}.window", feature.window, least_us=1)
+
+    def _table_feature(self, where: str, feature: RawFeature) -> None:
+        """Check the keys that only features from a table have."""
+        if (feature.table is None) != (feature.column is None):
+            self._refuse(where, "table and column go together")
+        if feature.column is not None:
+            self._name(f"{where}.column", feature.column)
+            if feature.column in (*_OTHER_COLUMNS, VALID_FROM):
+                problem = f"{feature.column!r} is another column's name"
+                self._refuse(f"{where}.column", problem)
+        if feature.table is not None and feature.max_age != "0s":
+            self._refuse(f"{where}.max_age", "its table has one")
+
+    def _of(self, where: str, feature: RawFeature) -> None:
+        if feature.of is None:
+            if feature.aggregate == "distinct":
+                self._refuse(where, "distinct needs to know of what: of")
+        elif feature.aggregate not in (*OF_NUMBER, "distinct"):
+            problem = f"only {', '.join(OF_NUMBER)} and distinct have one"
+            self._refuse(f"{where}.of", problem)
+
+    def _range(
+        self, where: str, bounds: tuple[float, float] | None, *, most: float
+    ) -> None:
+        if bounds is None:
+            return
+        low, high = bounds
+        if not -most <= low < high <= most:
+            problem = f"[{low:g}, {high:g}] does not ascend within ±{most:g}"
+            self._refuse(where, problem)
+
+    def _name(self, where: str, name: str) -> None:
+        if not _NAME.fullmatch(name):
+            problem = "is not a name of up to 64 letters, digits and underscores"
+            self._refuse(where, f"{name!r:.80} {problem}")
+
+    def _duration(self, where: str, text: str, *, least_us: int = 0) -> None:
+        try:
+            value_us = duration_us(text)
+        except ValueError as exc:
+            self._refuse(where, str(exc))
+        if value_us < least_us:
+            self._refuse(where, f"{text} holds nothing")
+        if value_us > _MAX_SPAN_US:
+            self._refuse(where, f"{text} is over {MAX_SPAN_DAYS}d")
+
+    def _refuse(self, where: str, problem: str) -> NoReturn:
+        raise SpecError(self._path, problem, where=where)

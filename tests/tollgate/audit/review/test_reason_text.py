@@ -14,7 +14,7 @@ from tollgate.audit.releases.past_release import OpenedRelease, ReleaseFiles
 from tollgate.audit.review.reason_text import ReleaseExplainer
 from tollgate.errors import RepositoryError
 from tollgate.explanation import EXPLAIN_FILE, Explanation, Linear, encode_explanation
-from tollgate.explanation.explanation_document import unexplained
+from tollgate.explanation.explanation_file import unexplained
 from tollgate.policy import load_policy
 
 POLICY = """

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from tollgate.errors import HookError, SpecError
-from tollgate.features.spec.description import feature_text
+from tollgate.features.spec.description import compare, feature_text
 from tollgate.features.spec.feature_spec import load_spec
-from tollgate.features.spec.spec_difference import compare
 
 Hooked = Callable[..., Path]
 LAST = '    return {"km": km, "risk": RISK[request["channel"]]}\n'

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from tollgate.features.spec.description import (
+    Comparison,
+    compare,
     duration_text,
     feature_text,
     state_text,
@@ -14,7 +16,6 @@ from tollgate.features.spec.description import (
 )
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.features.spec.spec_definition import FeatureSpec
-from tollgate.features.spec.spec_difference import Comparison, compare
 
 SMALL = """\
 version: 1

@@ -1,1 +1,0 @@
-"""Detect, check and shadow model versions that are dropped into the repository."""
