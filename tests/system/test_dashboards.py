@@ -17,8 +17,7 @@ from tests.support.observability.live_prometheus import (
     purchases,
     watched,
 )
-from tollgate.observability.dashboards import BOARDS, expr_of
-from tollgate.observability.panel import Board, Query
+from tollgate.observability.dashboards import BOARDS, Board, Query, expr_of
 
 pytestmark = pytest.mark.system("prometheus", "nginx", "openssl")
 

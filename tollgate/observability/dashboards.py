@@ -1,23 +1,89 @@
-"""Write Grafana dashboards as JSON from the panels, with Grafana's SDK."""
+"""
+Write Grafana dashboards as JSON from the panels in boards.yaml, with Grafana's SDK.
+"""
 
 from __future__ import annotations
 
 import itertools
 import string
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
 
 from tollgate.errors import SetupError, install_remedy
-from tollgate.observability.board_features import FEATURES
-from tollgate.observability.board_model import MODEL
-from tollgate.observability.board_service import SERVICE
 from tollgate.observability.metric_selection import restrict
-from tollgate.observability.panel import Board, Panel, Query
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-BOARDS = (SERVICE, FEATURES, MODEL)
+Kind = Literal["lines", "stack", "number", "heat"]
+
+
+class Query(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    A query, and the legend of its lines.
+
+    Attributes:
+        expr: PromQL; Grafana fills in `$product` and `$__rate_interval`.
+        legend: Name of a line, with labels as {{label}}.
+        empty: Why a healthy server has no result for it; empty when it has one.
+    """
+
+    expr: str
+    legend: str = ""
+    empty: str = ""
+
+
+class Panel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    One panel.
+
+    Attributes:
+        title: Title of the panel.
+        unit: Grafana's name of the unit.
+        queries: Its queries.
+        kind: Grafana's type of visualisation.
+        text: Explanation for the reader.
+    """
+
+    title: str
+    unit: str
+    queries: tuple[Query, ...]
+    kind: Kind = "lines"
+    text: str = ""
+
+
+class PanelRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Panels under one heading."""
+
+    title: str
+    panels: tuple[Panel, ...]
+
+
+class Board(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    A dashboard.
+
+    Attributes:
+        uid: Its id in links and file names.
+        title: Its title.
+        rows: Its rows of panels.
+    """
+
+    uid: str
+    title: str
+    rows: tuple[PanelRow, ...]
+
+    @property
+    def panels(self) -> tuple[Panel, ...]:
+        """Return all panels, row after row."""
+        return tuple(panel for row in self.rows for panel in row.panels)
+
+
+BOARDS = msgspec.yaml.decode(
+    (Path(__file__).parent / "boards.yaml").read_bytes(), type=tuple[Board, ...]
+)
 FOLDER = Path(__file__).parent / "boards"  # written by tools/chart_files.py
 
 _HEIGHT, _WIDTH, _NUMBER_WIDTH = 8, 8, 4  # of the 24 columns

@@ -17,11 +17,11 @@ from tollgate.observability.dashboards import (
     BOARDS,
     FOLDER,
     HERE,
+    Board,
     dashboard_files,
     expr_of,
 )
 from tollgate.observability.metrics_table import series_names
-from tollgate.observability.panel import Board
 
 COMMITTED = FOLDER
 CHART_FILES = Path(__file__).parents[3] / "helm" / "tollgate" / "files"
