@@ -385,6 +385,18 @@ print(answer.decision[0], answer.score[0])
 
 
 @pytest.mark.slow
+def test_the_client_alone_decides_against_a_server_of_the_library(
+    environments: dict[str, Environment], server: str, tmp_path: Path
+) -> None:
+    """Two wheels, each installed alone: one serves the repository, the other calls."""
+    code = CALL.format(module="tollgate_client")
+    words = ("python", "-c", code, server, json.dumps(PURCHASE))
+    decision, score = environments["tollgate_client"].run(tmp_path, *words).split()
+    assert decision == "approve"
+    assert 0 <= float(score) < 0.5
+
+
+@pytest.mark.slow
 def test_the_former_import_of_the_client_works_next_to_the_library(
     libraries: Path, wheels: dict[str, Path], server: str, tmp_path: Path
 ) -> None:
