@@ -173,6 +173,19 @@ def test_files_that_papers_name_exist(paper: Path) -> None:
             assert (HOUSE / name).exists(), name
 
 
+def test_modules_that_the_architecture_names_exist() -> None:
+    """A module may stand without `tollgate/`, as in the path of a release."""
+    named = re.findall(
+        r"(?<![\w/.])([a-z_]+/[a-z_/]+\.py)", read("docs/architecture.md")
+    )
+    assert len(named) > 20
+    modules = {str(path) for path in HOUSE.glob("[a-z]*/**/*.py")}
+    missing = {
+        name for name in named if not any(one.endswith(f"/{name}") for one in modules)
+    }
+    assert not missing
+
+
 @pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.name)
 def test_no_paragraph_stands_twice(paper: Path) -> None:
     """A long line of prose begins like no other one of its page."""
