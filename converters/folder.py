@@ -24,7 +24,6 @@ from tollgate.explanation import EXPLAIN_FILE, encode_explanation
 from tollgate.repository.atomic import replace_file, sync_directory
 from tollgate.repository.hashes import hash_file
 from tollgate.repository.models.artifact_file import (
-    ARTIFACT_FILE,
     Artifact,
     Distribution,
     Graph,
@@ -35,6 +34,7 @@ from tollgate.repository.models.artifact_file import (
 )
 from tollgate.repository.models.model_files import MODEL_FILE
 from tollgate.repository.models.speed import us_per_row
+from tollgate.schema import ARTIFACT_FILE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,9 +107,13 @@ def write_artifact(artifact: Artifact, version: Path) -> Path:
 
 def _decoded(text: bytes, path: Path) -> Artifact:
     try:
-        return msgspec.json.decode(text, type=Artifact)
+        artifact = msgspec.json.decode(text, type=Artifact)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RepositoryError(path, str(error)) from error
+    for name in ("source", "graph", "created"):  # a server reads a record without them
+        if getattr(artifact, name) is None:
+            raise RepositoryError(path, "is missing", where=name)
+    return artifact
 
 
 def read_artifact(version: Path) -> Artifact:

@@ -48,7 +48,7 @@ def _add_options(parser: Any) -> None:
     add("--per-user", type=float, default=2.0, help=pace_help)
     # Files and folders are options of the command line only, not of the page.
     hidden = {"include_in_web_ui": False}
-    raw_help = "File for loadtests.page; needs a scenario"
+    raw_help = "File for loadtests.pages; needs a scenario"
     add("--raw", default="", help=raw_help, **hidden)
     state_help = "State folder of the server, where --host is empty"
     add("--state", default=".tollgate", help=state_help, **hidden)

@@ -3,7 +3,7 @@ Run scenarios of loadtests/scenarios.yaml as an open loop; write raw results.
 
     python -m loadtests.run SCENARIO... [--rate 2000] [--seconds 600] --out FOLDER
 
-`python -m loadtests.page` reads what it writes.
+`python -m loadtests.pages` reads what it writes.
 """
 
 from __future__ import annotations

@@ -193,3 +193,14 @@ def test_a_feature_without_any_value_has_no_quantiles():
     assert training.features["a"].quantiles == ()
     assert training.features["a"].missing == 1
     assert msgspec.json.encode(training)
+
+
+@pytest.mark.parametrize("field", ["source", "graph", "created"])
+def test_a_record_without_its_origin_is_refused(version, field):
+    """A server does without these fields, a reader of the whole record does not."""
+    path = version / "artifact.json"
+    fields = json.loads(path.read_text())
+    del fields[field]
+    path.write_text(json.dumps(fields))
+    with pytest.raises(RepositoryError, match=rf"{field}.*is missing"):
+        read_artifact(version)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from loadtests.paced.raw import read_raw
-from loadtests.page import main as page
+from loadtests.pages.__main__ import main as page
 from loadtests.run import main as run
 from tollgate.load.results import ANSWERED
 from tollgate.testing import TestServer

@@ -11,11 +11,11 @@ import numpy.typing as npt
 
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.repository.models.artifact_file import (
-    ARTIFACT_FILE,
     Distribution,
     Training,
     decode_training,
 )
+from tollgate.schema import ARTIFACT_FILE
 
 log = logging.getLogger(__name__)
 

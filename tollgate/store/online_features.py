@@ -50,6 +50,8 @@ from tollgate.store.store_events import (
     purchase_entries,
 )
 
+__all__ = ["OnlineFeatures", "Packed", "Vectors"]
+
 # Turn the store's replies to a batch into windows, and windows into vectors.
 
 I64 = npt.NDArray[np.int64]
@@ -303,8 +305,6 @@ def statuses(call: Call, answer: Answer) -> npt.NDArray[np.uint8]:
         status[position, order] = grouped[position]
     return status
 
-
-__all__ = ["OnlineFeatures", "Packed", "Vectors"]
 
 _NO_ENTRIES = np.zeros(0, ENTRY)
 

@@ -27,8 +27,9 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from tollgate.errors import TollgateError
-from tollgate.repository.models.artifact_file import ARTIFACT_FILE, decode_training
+from tollgate.repository.models.artifact_file import decode_training
 from tollgate.repository.releases.release_file import read_release
+from tollgate.schema import ARTIFACT_FILE
 from tollgate.supervisor.fault_log import Fault
 from tollgate.supervisor.supervisor import Supervisor
 from tollgate.worker import LoopCollector

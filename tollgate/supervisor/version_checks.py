@@ -19,9 +19,9 @@ import msgspec
 
 from tollgate.errors import InputError, PolicyError, RepositoryError, SpecError
 from tollgate.repository.lint.product_rules import require_sound
-from tollgate.repository.models.artifact_file import ARTIFACT_FILE
 from tollgate.repository.models.candidate import require_files
 from tollgate.repository.snapshot import RepositorySnapshot
+from tollgate.schema import ARTIFACT_FILE
 from tollgate.server.model_trial import prove
 
 TIMEOUT_S = 120.0

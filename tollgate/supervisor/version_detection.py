@@ -19,13 +19,13 @@ import msgspec
 from tollgate.errors import InputError, TollgateError
 from tollgate.repository.configs import config_path
 from tollgate.repository.gate_limits import read_gates
-from tollgate.repository.models.artifact_file import ARTIFACT_FILE
 from tollgate.repository.product_models import read_product
 from tollgate.repository.releases.activation import activate
 from tollgate.repository.releases.quarantine import quarantine, unreleased_versions
 from tollgate.repository.releases.release_file import Release, read_release
 from tollgate.repository.releases.trial_changes import with_challenger
 from tollgate.repository.snapshot import RepositorySnapshot
+from tollgate.schema import ARTIFACT_FILE
 from tollgate.supervisor.fault_log import now_text
 from tollgate.supervisor.version_checks import (
     State,

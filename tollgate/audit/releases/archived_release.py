@@ -17,12 +17,9 @@ from tollgate.features.hook.hook_file import HOOK_FILE
 from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.policy import POLICY_FILE
 from tollgate.policy.policy_definition import Score
-from tollgate.repository.models.artifact_file import (
-    ARTIFACT_FILE,
-    Training,
-    decode_training,
-)
+from tollgate.repository.models.artifact_file import Training, decode_training
 from tollgate.repository.releases.release_file import RELEASE_FILE, Release
+from tollgate.schema import ARTIFACT_FILE
 
 log = logging.getLogger(__name__)
 

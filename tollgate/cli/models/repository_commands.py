@@ -142,7 +142,8 @@ def _record(directory: Path) -> Artifact | None:
     """
     Read the record; return None if it is missing, which publishing itself refuses.
     """
-    from tollgate.repository.models.artifact_file import ARTIFACT_FILE, read_artifact
+    from tollgate.repository.models.artifact_file import read_artifact
+    from tollgate.schema import ARTIFACT_FILE
 
     there = (directory / ARTIFACT_FILE).is_file()
     return read_artifact(directory) if there else None
@@ -152,7 +153,7 @@ def _reason(
     directory: Path, options: SourceOptions, record: Artifact | None
 ) -> tuple[str, str] | None:
     """Return why scores cannot be compared: location and problem."""
-    from tollgate.repository.models.artifact_file import ARTIFACT_FILE
+    from tollgate.schema import ARTIFACT_FILE
 
     known = None if record is None else record.made_from
     if record is not None and record.trades:

@@ -32,6 +32,8 @@ from tollgate.features.spec.spec_document import (
 )
 from tollgate.schema import AMOUNT, EVENT_TIME, EXACT
 
+__all__ = ["SPEC_FILE", "Entity", "Feature", "FeatureSpec", "Table", "load_spec"]
+
 # Resolve the names in a features.yaml: entities, windows, fields, other features.
 
 _NO_AMOUNT = "which the product has not (amount: false)"
@@ -291,8 +293,6 @@ def _rate_scale(
     windows_us = entities[short.entity].windows_us
     return windows_us[long.window] / windows_us[short.window]
 
-
-__all__ = ["SPEC_FILE", "Entity", "Feature", "FeatureSpec", "Table", "load_spec"]
 
 SPEC_FILE = "features.yaml"
 # Entry bytes are one byte of the header: (255 - 48) // 8 would be the most.

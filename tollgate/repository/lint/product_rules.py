@@ -22,7 +22,6 @@ from tollgate.repository.findings import Finding, collecting
 from tollgate.repository.hashes import SHORT_DIGITS, hash_file
 from tollgate.repository.lint.lint_rule import Rule, Severity
 from tollgate.repository.models.artifact_file import (
-    ARTIFACT_FILE,
     Artifact,
     read_artifact,
     require_same_files,
@@ -45,6 +44,7 @@ from tollgate.repository.releases.served_versions import load_policy_of
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import list_versions
 from tollgate.repository.wires import Break, Ends, Tensor, Wires, tensors_of
+from tollgate.schema import ARTIFACT_FILE
 
 _CONTRACT = "docs/contract.md, "
 

@@ -457,15 +457,6 @@ def source_file(path: Path, folder: Path) -> SourceFile:
     return SourceFile(path=near, sha256=hash_file(path))
 
 
-__all__ = [
-    "ARTIFACT_FILE",
-    "Artifact",
-    "read_artifact",
-    "require_proof",
-    "require_same_files",
-]
-
-
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     The trained model.

@@ -8,14 +8,11 @@ from pathlib import Path
 from tollgate.errors import RepositoryError
 from tollgate.repository.hashes import SHORT_DIGITS, hash_file, version_files
 from tollgate.repository.lint.product_rules import check_staged
-from tollgate.repository.models.artifact_file import (
-    ARTIFACT_FILE,
-    read_artifact,
-    require_same_files,
-)
+from tollgate.repository.models.artifact_file import read_artifact, require_same_files
 from tollgate.repository.models.model_files import MODEL_FILE, require_whole
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import list_versions
+from tollgate.schema import ARTIFACT_FILE
 
 _NEEDED = (MODEL_FILE, ARTIFACT_FILE)
 # Records and pictures are copied along with a model. No file that a server could run

@@ -11,7 +11,7 @@ from pathlib import Path
 from tollgate.errors import RepositoryError, SpecError
 from tollgate.features.hook.hook_file import HOOK_FILE
 from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
-from tollgate.repository.models.artifact_file import ARTIFACT_FILE, read_artifact
+from tollgate.repository.models.artifact_file import read_artifact
 from tollgate.repository.product_models import Product
 from tollgate.repository.releases.release_file import spec_hash_text
 from tollgate.repository.versions import (
@@ -20,6 +20,7 @@ from tollgate.repository.versions import (
     staged_version,
     withdraw_version,
 )
+from tollgate.schema import ARTIFACT_FILE
 
 
 def load_spec_of(path: Path, *, product: str) -> FeatureSpec:

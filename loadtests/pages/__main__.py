@@ -1,7 +1,7 @@
 """
 Report on raw results of `python -m loadtests.run`.
 
-    python -m loadtests.page FILE... [--html OUT.html] [--markdown OUT.md]
+    python -m loadtests.pages FILE... [--html OUT.html] [--markdown OUT.md]
 
 Files of one scenario, size and label are runs of the same: one line holds their median
 and range. Nothing is averaged.
