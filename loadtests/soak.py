@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -41,6 +40,7 @@ from tollgate.server.processes.environment import SHM
 from tollgate.server.triton.launcher import region_prefix
 from tollgate.supervisor.fault_log import read_faults
 from tollgate.testing.supervised import Supervised, supervised
+from tollgate.worker import Worker
 
 _SAMPLE_S = 5.0
 _PART_S = 60.0  # of the load; each part has new bodies
@@ -125,7 +125,7 @@ def run(minutes: float, *, rate_per_s: int) -> tuple[list[Sample], int, Counter[
 
 
 class _Sampler:
-    """Takes samples in its own thread."""
+    """Takes samples in a background loop."""
 
     def __init__(self, product: Supervised) -> None:
         self._product = product
@@ -133,33 +133,28 @@ class _Sampler:
         self._redis = product.pid("redis-server")
         self._prefix = region_prefix(product.state.resolve())
         self._samples: list[Sample] = []
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._live, daemon=True)
-        self._thread.start()
+        self._worker = Worker("soak-samples", self._sample, pause_s=_SAMPLE_S)
+        self._worker.start()
 
     def stop(self) -> list[Sample]:
         """Stop, and return the samples."""
-        self._ended.set()
-        self._thread.join()
+        self._worker.stop()
         return self._samples
 
-    def _live(self) -> None:
-        while not self._ended.wait(_SAMPLE_S):
-            server = use_of([self._server]).own_mb
-            redis = use_of([self._redis]).own_mb
-            both = use_of([self._product.process.pid]).own_mb
-            shm = sum(
-                one.stat().st_blocks * 512 for one in SHM.glob(f"{self._prefix}*")
+    def _sample(self) -> None:
+        server = use_of([self._server]).own_mb
+        redis = use_of([self._redis]).own_mb
+        both = use_of([self._product.process.pid]).own_mb
+        shm = sum(one.stat().st_blocks * 512 for one in SHM.glob(f"{self._prefix}*"))
+        self._samples.append(
+            Sample(
+                at_s=time.monotonic(),
+                server_mb=server,
+                supervisor_mb=both - server - redis,
+                redis_mb=redis,
+                shm_mb=shm / 1e6,
             )
-            self._samples.append(
-                Sample(
-                    at_s=time.monotonic(),
-                    server_mb=server,
-                    supervisor_mb=both - server - redis,
-                    redis_mb=redis,
-                    shm_mb=shm / 1e6,
-                )
-            )
+        )
 
 
 def slope_of(at_s: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> Slope:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ import numpy.typing as npt
 from tollgate.errors import ServerError
 from tollgate.tracing import BATCHES_FILE, TRACE_FOLDER
 from tollgate.tracing.batches import LOOK_US, BatchSpan
+from tollgate.worker import Worker
 
 _PIPE_BYTES = 1 << 20  # maximum for a user who is not root
 _INTERVAL_S = 0.02
@@ -104,13 +104,8 @@ class _Reader:
             fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._chunks: list[bytes] = []
         self._bytes = 0
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="batches", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        while not self._stopped.wait(_INTERVAL_S):
-            self._empty()
+        self._worker = Worker("batches", self._empty, pause_s=_INTERVAL_S)
+        self._worker.start()
 
     def _empty(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -124,8 +119,7 @@ class _Reader:
     def close(self) -> list[bytes]:
         """Stop, and return the reports: whole lines, except where reads cut them."""
         self._path.unlink(missing_ok=True)
-        self._stopped.set()
-        self._thread.join()
+        self._worker.stop()
         self._empty()
         os.close(self._pipe)
         return self._chunks
