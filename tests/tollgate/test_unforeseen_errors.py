@@ -26,7 +26,7 @@ from tollgate.server.processes.redis_server import YieldingChildren
 from tollgate.server.triton import metrics_page as metrics_module
 from tollgate.server.triton.metrics_page import MetricsPage
 from tollgate.steps.loops import LoopMetrics
-from tollgate.steps.reason_codes import export_each_second
+from tollgate.steps.metric_buffer import export_each_second
 from tollgate.steps.second_lookup import SecondLookup
 from tollgate.store.fallback.circuit_breaker import (
     BreakerRules,
@@ -224,7 +224,7 @@ def test_the_metrics_page_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["feature-metrics", "decision-metrics", "refusals"])
 def test_metrics_of_a_step(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are exported again, and once more at the end."""
-    monkeypatch.setattr("tollgate.steps.reason_codes.INTERVAL_S", 0.001)
+    monkeypatch.setattr("tollgate.steps.metric_buffer.INTERVAL_S", 0.001)
     loop = Loop(name)
     thread = export_each_second(loop, name=name)
     loop.fails(3)
@@ -264,7 +264,7 @@ def test_the_metrics_of_loops_count_themselves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No error is lost on the page, though it was this loop that failed."""
-    monkeypatch.setattr("tollgate.steps.reason_codes.INTERVAL_S", 0.001)
+    monkeypatch.setattr("tollgate.steps.metric_buffer.INTERVAL_S", 0.001)
     Page.broken = True
     Page.values = {}
     before = tallies().get("loop-metrics", worker.Tally(0, 0, "")).errors

@@ -343,10 +343,13 @@ def over_windows(aggregate: str, sums: Sums) -> F64 | I64:
     # The sums of an empty window are 0, and so are the values computed from them.
     whole = np.maximum(sums.count, 1)
     # One division: cents and counts are exact, so the ratio is rounded once.
-    ratio: F64 = (
-        sums.cents / (whole * 100) if aggregate == "mean" else sums.fraud / whole
-    )
-    return ratio
+    if aggregate == "mean":
+        mean: F64 = sums.cents / (whole * 100)
+        return mean
+    if aggregate == "share":
+        share: F64 = sums.fraud / whole
+        return share
+    raise AssertionError(f"no aggregate {aggregate!r}")  # the spec was checked
 
 
 class _Batch:

@@ -1,5 +1,5 @@
 """
-Split the latency of a request into the layers of a product's budget.
+Split the latency of a request into layers, and judge each by a product's budget.
 
 The steps report when they took the batch of a request and when they finished it; the
 sender reports when it sent the request and got the answer. All use the monotonic clock

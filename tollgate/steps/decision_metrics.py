@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import Decision, Degraded, context_dtype
-from tollgate.steps.reason_codes import (
+from tollgate.steps.metric_buffer import (
     PAUSE_S,
     Labels,
     MetricBuffer,

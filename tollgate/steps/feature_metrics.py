@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tollgate.schema import Degraded
-from tollgate.steps.reason_codes import MetricBuffer, export_each_second
+from tollgate.steps.metric_buffer import MetricBuffer, export_each_second
 from tollgate.steps.request_batch import DryShare
 from tollgate.steps.second_lookup import SecondLookup
 from tollgate.steps.triton import Array

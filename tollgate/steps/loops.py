@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tollgate.steps.reason_codes import MetricBuffer, export_each_second
+from tollgate.steps.metric_buffer import MetricBuffer, export_each_second
 from tollgate.worker import (
     ERRORS_HELP,
     ERRORS_METRIC,

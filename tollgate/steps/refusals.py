@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tollgate.steps.context_mac import DIRECT, EXPIRED, REASONS, REPLAYED, UNSIGNED
-from tollgate.steps.reason_codes import MetricBuffer, export_each_second
+from tollgate.steps.metric_buffer import MetricBuffer, export_each_second
 
 FAMILY = "tollgate_refused_requests_total"
 DESCRIPTION = "Requests that a step refused because they may be forged"

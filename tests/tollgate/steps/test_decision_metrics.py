@@ -14,7 +14,7 @@ import pytest
 from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import Decision, Degraded, context_dtype
 from tollgate.steps.decision_metrics import DecisionMetrics
-from tollgate.steps.reason_codes import MetricBuffer, export_each_second
+from tollgate.steps.metric_buffer import MetricBuffer, export_each_second
 
 SPEC = 7
 NOW_US = 5_000_000
