@@ -14,14 +14,13 @@ import math
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from importlib import resources
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import jinja2
 
 WIDTH = 88
-_PACKAGES = Path(__file__).resolve().parent.parent
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # Texts that a YAML reader would not read as text.
 _YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
@@ -32,7 +31,7 @@ def render(template: str, values: Mapping[str, object]) -> str:
     Render a template.
 
     Args:
-        template: Path of the file from the folder that holds the packages, such as
+        template: Path of the file, from the package's name on, such as
             `tollgate/product/templates/slo.yaml.j2`.
         values: Value of each name that the template uses.
     """
@@ -97,12 +96,21 @@ def _quoted(text: str) -> str:
     )
 
 
+def _read(template: str) -> str | None:
+    """Read a template of an installed package; None if there is none."""
+    package, _, path = template.partition("/")
+    try:
+        return (resources.files(package) / path).read_text(encoding="utf-8")
+    except (ModuleNotFoundError, FileNotFoundError):
+        return None
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     import jinja2
 
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_PACKAGES),
+        loader=jinja2.FunctionLoader(_read),
         undefined=jinja2.StrictUndefined,
         autoescape=lambda name: name is not None and name.endswith(".html.j2"),
         trim_blocks=True,

@@ -1,6 +1,7 @@
 """The codec writes and reads exactly what NVIDIA's own client does."""
 
 import contextlib
+import struct
 
 import numpy as np
 import pytest
@@ -13,7 +14,13 @@ from tollgate_client import ClientError, join
 from tollgate_client.contract import FRAUD_INPUTS
 from tollgate_client.decisions import bad_rows
 from tollgate_client.inputs import check_columns
-from tollgate_client.wire import bytes_tensor, decisions_of, requests_of, texts_of
+from tollgate_client.wire import (
+    Request,
+    bytes_tensor,
+    decisions_of,
+    requests_of,
+    texts_of,
+)
 
 TEXTS = ["", "a", "é", "x" * 128, "\x00\x00", "名前", "tab\tnewline\n"]
 
@@ -192,3 +199,22 @@ def test_requests_are_byte_for_byte_those_of_protobuf():
         for request in requests_of(rows, **options):
             message = service_pb2.ModelInferRequest.FromString(request)
             assert message.SerializeToString() == request
+
+
+@pytest.mark.parametrize("raw", [b"\x05\0\0\0ab", b"\xff\xff\xff\xff", b"\0\0"])
+def test_a_text_that_is_cut_is_refused(raw: bytes) -> None:
+    """A length beyond the content, and a length that is cut itself."""
+    with pytest.raises((ValueError, struct.error)):
+        texts_of(raw)
+
+
+def test_a_number_beyond_64_bits_is_refused() -> None:
+    """It is not wrapped to a small one; a NumPy integer counts like any other."""
+    for value in (2**63, 2**64 + 5):
+        with pytest.raises(ValueError, match="64 bits"):
+            Request([], rows=1, product="p", dry_run=False, store_deadline_ms=value)
+    encoded = [
+        Request([], rows=1, product="p", dry_run=False, store_deadline_ms=value)
+        for value in (300, np.int64(300))
+    ]
+    assert encoded[0].encode(left_s=1.0) == encoded[1].encode(left_s=1.0)

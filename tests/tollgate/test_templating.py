@@ -60,3 +60,18 @@ def test_literals_cannot_end_early(text: str) -> None:
     """A quoted text is read back as the same text, in Python and in YAML."""
     assert ast.literal_eval(python_literal(text)) == text
     assert yaml.safe_load(f"key: {yaml_text(text)}") == {"key": text}
+
+
+def test_packages_may_lie_in_different_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A template is found in its package; the converters are a wheel of their own."""
+    folder = tmp_path / "elsewhere" / "templates"
+    folder.mkdir(parents=True)
+    (folder.parent / "__init__.py").touch()
+    (folder / "a.txt.j2").write_text("{{ number }} é", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert render("elsewhere/templates/a.txt.j2", {"number": 3}) == "3 é"
+    for name in ("elsewhere/templates/b.txt.j2", "nowhere/templates/a.txt.j2"):
+        with pytest.raises(jinja2.TemplateNotFound):
+            render(name, {})

@@ -478,8 +478,6 @@ def _no_numbers(rows: int) -> TableLookup:
 
 MOST_LISTS = 32  # bits of `list_hits`
 _UNREAD = np.uint32(Degraded.LOOKUPS_UNREAD)
-
-
 _ZEROS = np.zeros(MAX_BATCH_ROWS, np.uint32)
 _ZEROS.setflags(write=False)
 

@@ -183,7 +183,7 @@ class Client:
         token: str | Callable[[], str] | None = None,
     ) -> None:
         check_secrecy(url, tls=tls, token=token)
-        if store_deadline_ms is not None and store_deadline_ms <= 0:
+        if store_deadline_ms is not None and not 0 < store_deadline_ms < 2**63:
             problem = f"{store_deadline_ms} is not whole milliseconds above 0"
             raise InputError("store_deadline_ms", problem)
         self._store_deadline_ms = store_deadline_ms

@@ -9,6 +9,7 @@ of protobuf's library, of which a process can load only one.
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
@@ -40,7 +41,7 @@ _KEY, _VALUE, _BOOL, _INT64 = 1, 2, 1, 2
 _OUTPUTS, _RAW_OUTPUTS = 5, 6
 
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5  # types on the protobuf wire
-_UINT64, _LAST_SHIFT = 1 << 64, 63
+_LAST_SHIFT = 63
 
 
 class Request:
@@ -197,6 +198,8 @@ def texts_of(raw: bytes) -> list[str]:
     while offset < len(raw):
         (length,) = _LENGTH.unpack_from(raw, offset)
         offset += _LENGTH.size + length
+        if offset > len(raw):
+            raise ValueError(f"a text ends {offset - len(raw)} bytes beyond its tensor")
         texts.append(raw[offset - length : offset].decode(errors="replace"))
     return texts
 
@@ -208,7 +211,10 @@ def _varint(value: int) -> bytes:
     """Encode an integer, seven bits in each byte, the lowest ones first."""
     if 0 <= value <= 0x7F:
         return bytes((value,))
-    value %= _UINT64  # a negative one as its two's complement
+    value = operator.index(value)
+    if not -(2**63) <= value < 2**63:
+        raise ValueError(f"{value} does not fit into 64 bits")
+    value %= 2**64  # a negative one as its two's complement
     written = bytearray()
     while value > 0x7F:
         written.append(value & 0x7F | 0x80)

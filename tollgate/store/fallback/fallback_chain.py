@@ -133,7 +133,7 @@ class StoreCounts:
 
 
 def outcome_of(error: StoreError) -> str:
-    """Return the outcome of a failed call, as named in `Counts.calls`."""
+    """Return the outcome of a failed call, as named in `StoreCounts.calls`."""
     if isinstance(error, StorePartial):
         return "partial"
     if isinstance(error, StoreTimeout):
