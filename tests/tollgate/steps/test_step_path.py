@@ -71,6 +71,7 @@ def test_batch_calls_few_files(store_url: str, monkeypatch: pytest.MonkeyPatch) 
     finally:
         steps.close()
     assert degraded.tolist() == [0] * ROWS
+    assert {"/steps/feature_step.py", "/features/assemble.py"} <= set(files)
     assert len(set(files)) <= MOST_FILES, sorted(set(files))
     changes = sum(before != after for before, after in pairwise(files))
     assert changes <= MOST_CHANGES_OF_FILE, files
