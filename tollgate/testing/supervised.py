@@ -32,7 +32,6 @@ class Supervised:
         state: State folder; its output goes to a file next to it.
         words: The command and its own options.
         python: The interpreter; another checkout's runs that checkout's code.
-        limits: Command to run it with, such as prlimit and its options.
         environment: Environment of the process; that of this one unless given.
     """
 
@@ -43,7 +42,6 @@ class Supervised:
         *,
         words: Sequence[str] = ("up",),
         python: Path | str = sys.executable,
-        limits: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self.state = state = state.absolute()
@@ -54,7 +52,7 @@ class Supervised:
         with self.output.open("wb") as output:
             self.process = subprocess.Popen(
                 [
-                    *(*limits, str(python), "-c", _TOLLGATE, *words),
+                    *(str(python), "-c", _TOLLGATE, *words),
                     *(f"--repository={repository}", f"--state={state}"),
                     *("--grpc-port=0", "--metrics-port=0", "--side-port=0"),
                 ],
