@@ -17,7 +17,7 @@ from tests.support.helm.rendered_chart import (
     selected,
 )
 from tollgate.journal.journal_spool import MOST_BYTES as JOURNAL_SPOOL_BYTES
-from tollgate.observability.metrics_table import AUTOSCALER
+from tollgate.observability.metrics_table import CUSTOM
 from tollgate.repair.event_spool import MOST_BYTES as SPOOL_BYTES
 from tollgate.server.processes.environment import SHM_NEEDED_BYTES
 from tollgate.server.triton.launcher import DRAIN_S
@@ -241,7 +241,7 @@ def test_the_autoscaler_owns_the_number_of_servers() -> None:
     scaler = ALL["autoscaling"]["HorizontalPodAutoscaler/prod-tollgate"]["spec"]
     assert scaler["scaleTargetRef"]["name"] == "prod-tollgate"
     named = [one["pods"]["metric"]["name"] for one in scaler["metrics"]]
-    assert named == [row.name for row in AUTOSCALER]
+    assert named == [row.name for row in CUSTOM[1]]
     paper = chart.README.read_text()
     for metric in named:
         assert f"as: {metric}" in paper  # prometheus-adapter's rule

@@ -22,6 +22,7 @@ from tollgate.observability.alerts import (
 )
 from tollgate.observability.metric_selection import restrict
 from tollgate.observability.metrics_table import metrics
+from tollgate.worker import STUCK_FAILURES
 
 HOUSE = Path(__file__).parents[3]
 REPOSITORY = HOUSE / "model_repository"
@@ -187,3 +188,10 @@ def test_requests_in_time_are_counted_by_a_bucket_that_is_not_later(
 ) -> None:
     """The objective's own, else the next below; the first one for less than that."""
     assert bucket_s(objective_ms) == bucket
+
+
+def test_a_loop_is_stuck_for_the_alert_when_it_is_for_readyz() -> None:
+    """The alert and the supervisor's list count the same number of failures."""
+    files = rule_files(REPOSITORY, products=[], select={})
+    asked = expression(files, "TollgateLoopStuck", file="tollgate.yaml")
+    assert asked.endswith(f"(tollgate_background_failures) >= {STUCK_FAILURES}")
