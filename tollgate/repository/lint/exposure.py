@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 
 from tollgate.errors import InputError
 from tollgate.repository.findings import Finding
-from tollgate.repository.lint.lint_rule import DOCS, Rule, Severity
 from tollgate.repository.lint.model_rules import DEFAULT_MS, blind
 from tollgate.repository.lint.start_line import ServerCommandLine
 
-_BULLETIN = "nvidia.custhelp.com/app/answers/detail/a_id/"
 _RELEASE = re.compile(r"\d\d\.(?:0[1-9]|1[0-2])")
 _VERSION = re.compile(r"2\.(\d+)(?:\.(\d+))?")
 
@@ -28,7 +27,7 @@ SHARED_MEMORY = "shared memory"
 NETWORK = "network"
 
 
-class Advisory(msgspec.Struct, frozen=True):
+class Advisory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     One group of vulnerabilities with the same precondition and the same fix.
 
@@ -48,37 +47,9 @@ class Advisory(msgspec.Struct, frozen=True):
     source: str
 
 
-ADVISORIES = (
-    Advisory(
-        names=("CVE-2025-23310", "CVE-2025-23311"),
-        fixed="25.07",
-        way=HTTP,
-        harm="a chunked HTTP request overflows the stack: a crash, or code execution",
-        source=_BULLETIN + "5687",
-    ),
-    Advisory(
-        names=("CVE-2025-23319", "CVE-2025-23320", "CVE-2025-23334"),
-        fixed="25.07",
-        way=SHARED_MEMORY,
-        harm="an error names the Python backend's shared memory, which can then be "
-        "registered and written: code execution",
-        source=_BULLETIN
-        + "5687, github.com/triton-inference-server/pytriton/issues/108",
-    ),
-    Advisory(
-        names=("CVE-2026-24206", "CVE-2026-24207"),
-        fixed="26.04",
-        way=NETWORK,
-        harm="authentication is bypassed: models can be loaded, code executed",
-        source=_BULLETIN + "5828; 26.04 by github.com/cms-sw/cmssw/pull/51027",
-    ),
-    Advisory(
-        names=("CVE-2026-24208", "CVE-2026-24209"),
-        fixed="26.04",
-        way=NETWORK,
-        harm="a path leads out of its folder: the server fails",
-        source=_BULLETIN + "5828; 26.04 by github.com/cms-sw/cmssw/pull/51027",
-    ),
+ADVISORIES = msgspec.yaml.decode(
+    (Path(__file__).parent / "advisories.yaml").read_bytes(),
+    type=tuple[Advisory, ...],
 )
 
 # Triton's own version numbers: 2.51 is 24.10, and each month has the next minor one;
@@ -114,92 +85,7 @@ def known_for(release: str) -> Iterator[Advisory]:
             yield advisory
 
 
-_PROTOCOLS = DOCS + "customization_guide/inference_protocols.html"
-_DEPLOY = DOCS + "customization_guide/deploy.html"
-_MANAGEMENT = DOCS + "user_guide/model_management.html"
 _RESTRICTION = {"grpc": "grpc-restricted-protocol", "http": "http-restricted-api"}
-
-RULES = (
-    Rule(
-        code="TG501",
-        title="the server polls its repository",
-        severity=Severity.ERROR,
-        why="POLL loads what it sees, half-copied files too, and unloads what works; "
-        "NVIDIA does not recommend it in production.",
-        source=_MANAGEMENT,
-        mend="--model-control-mode=explicit, and load what a release names.",
-    ),
-    Rule(
-        code="TG502",
-        title="model control is open over gRPC",
-        severity=Severity.ERROR,
-        why="Whoever reaches the port can load a model, and a model is code that runs "
-        "as the server's user.",
-        source=_DEPLOY + "; " + _PROTOCOLS,
-        mend="--grpc-restricted-protocol=model-repository,model-config,shared-memory,"
-        "trace,logging:KEY=SECRET",
-    ),
-    Rule(
-        code="TG503",
-        title="model control is open over HTTP",
-        severity=Severity.ERROR,
-        why="As over gRPC; closing one of the two leaves the other.",
-        source=_DEPLOY + "; " + _PROTOCOLS,
-        mend="--allow-http=false, or --http-restricted-api=model-repository,model-"
-        "config,shared-memory,trace,logging:KEY=SECRET",
-    ),
-    Rule(
-        code="TG504",
-        title="shared memory can be registered by anybody",
-        severity=Severity.WARNING,
-        why="Who can name a region of the server's machine can read and write it "
-        "through requests; with the Python backend that was a way to run code.",
-        source=_PROTOCOLS + "; CVE-2025-23319, CVE-2025-23320, CVE-2025-23334",
-        mend="Name shared-memory in the restricted protocols too.",
-    ),
-    Rule(
-        code="TG505",
-        title="HTTP is open beyond this machine",
-        severity=Severity.WARNING,
-        why="A second protocol to guard, without the connections and deadlines of "
-        "gRPC; its parser had the gravest published holes.",
-        source=_DEPLOY + "; CVE-2025-23310, CVE-2025-23311",
-        mend="--allow-http=false, or --http-address=127.0.0.1 with a proxy before it.",
-    ),
-    Rule(
-        code="TG506",
-        title="the histograms that are switched on are blind to the objective",
-        severity=Severity.WARNING,
-        why="histogram_latencies has boundaries at 100, 500, 2000 and 5000 ms only.",
-        source=DOCS + "user_guide/metrics.html",
-        mend="Give each model boundaries in model_metrics, or measure in the steps.",
-    ),
-    Rule(
-        code="TG507",
-        title="the server calls itself ready without its models",
-        severity=Severity.WARNING,
-        why="With strict-readiness off, /v2/health/ready says yes while models are "
-        "unavailable, and traffic is sent there.",
-        source="tritonserver --help (2.51)",
-        mend="Leave --strict-readiness at true; ask for each product, not the server.",
-    ),
-    Rule(
-        code="TG508",
-        title="the release has known vulnerabilities",
-        severity=Severity.ERROR,
-        why="They are published, with the way in; see the finding.",
-        source="tollgate/repository/lint/exposure.py",
-        mend="Serve with the release that has the fix; until then close the way in.",
-    ),
-    Rule(
-        code="TG509",
-        title="the release has known vulnerabilities, and the way in is closed",
-        severity=Severity.ADVICE,
-        why="The start line leaves them no way in, as long as it stays so.",
-        source="tollgate/repository/lint/exposure.py",
-        mend="Serve with the release that has the fix.",
-    ),
-)
 
 
 def findings(

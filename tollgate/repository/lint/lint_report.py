@@ -12,8 +12,6 @@ import msgspec
 from tollgate.repository.lint.lint_rule import Severity
 from tollgate.repository.lint.linting import Issue
 
-_STATUS = {Severity.ADVICE: 0, Severity.WARNING: 1, Severity.ERROR: 2}
-
 
 def at_least(issues: Sequence[Issue], threshold: Severity) -> list[Issue]:
     """Select the issues at or above a severity."""
@@ -22,7 +20,7 @@ def at_least(issues: Sequence[Issue], threshold: Severity) -> list[Issue]:
 
 def exit_status(issues: Sequence[Issue]) -> int:
     """Return 2 with an error, 1 with a warning, else 0: advice fails nothing."""
-    return max((_STATUS[issue.severity] for issue in issues), default=0)
+    return int(max((issue.severity for issue in issues), default=Severity.ADVICE))
 
 
 def text_lines(issues: Sequence[Issue], *, folder: Path) -> Iterator[str]:

@@ -1,13 +1,13 @@
-"""Define a rule of the linter, and the severity of breaking it."""
+"""Read the rules of the linter in rules.yaml."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
+from pathlib import Path
+from typing import Any
 
 import msgspec
-
-DOCS = "docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/"
-ISSUES = "github.com/triton-inference-server/server/issues/"
 
 
 class Severity(IntEnum):
@@ -28,7 +28,7 @@ class Severity(IntEnum):
         return self.name.lower()
 
 
-class Rule(msgspec.Struct, frozen=True, kw_only=True):
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     One rule of the linter.
 
@@ -41,6 +41,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
         why: Consequence of breaking the rule.
         source: Evidence for it: a page, an issue, our own measurement.
         mend: Remedy.
+        only_products: Whether only products of Tollgate are searched for it.
     """
 
     code: str
@@ -50,9 +51,27 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     why: str
     source: str
     mend: str
+    only_products: bool = False
 
     def severity_in(self, *, product: bool) -> Severity:
         """Return the severity in a product, or elsewhere."""
         if product and self.in_product is not None:
             return self.in_product
         return self.severity
+
+
+def _rule(code: str, fields: dict[str, Any]) -> Rule:
+    levels: dict[str, Any] = {
+        key: Severity[fields[key].upper()]
+        for key in ("severity", "in_product")
+        if key in fields
+    }
+    return msgspec.convert({**fields, **levels, "code": code}, Rule)
+
+
+_TABLE: dict[str, dict[str, Any]] = msgspec.yaml.decode(
+    (Path(__file__).parent / "rules.yaml").read_bytes()
+)
+RULES: Mapping[str, Rule] = {
+    code: _rule(code, fields) for code, fields in _TABLE.items()
+}

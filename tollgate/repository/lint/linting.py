@@ -7,9 +7,8 @@ The linter starts nothing and uses no network.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from types import MappingProxyType
 
 import msgspec
 
@@ -18,7 +17,7 @@ from tollgate.repository.configs import NAMED_CONFIGS, require_config_name
 from tollgate.repository.findings import Finding, collecting
 from tollgate.repository.gate_limits import read_gates
 from tollgate.repository.lint import exposure, model_rules, product_rules
-from tollgate.repository.lint.lint_rule import Rule, Severity
+from tollgate.repository.lint.lint_rule import RULES, Rule, Severity
 from tollgate.repository.lint.start_line import ServerCommandLine
 from tollgate.repository.lint.view import (
     View,
@@ -29,22 +28,10 @@ from tollgate.repository.lint.view import (
 from tollgate.repository.slo import read_slo
 from tollgate.repository.snapshot import RepositorySnapshot
 
-RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        rule.code: rule
-        for rule in sorted(
-            (*model_rules.RULES, *product_rules.RULES, *exposure.RULES),
-            key=lambda rule: rule.code,
-        )
-    }
-)
-
 _ADDRESS = re.compile(r"((?:[\w-]+\.)+(?:com|ai)/[^\s;,]*?/)([\w.-]+)(?=[;,]|$)")
 
-PRODUCT_ONLY = frozenset(
-    [*(rule.code for rule in product_rules.RULES), "TG206", "TG207", "TG320"]
-)
-"""Codes of what is looked for in products of Tollgate alone."""
+PRODUCT_ONLY = frozenset(code for code, rule in RULES.items() if rule.only_products)
+"""Codes of the rules for products of Tollgate alone."""
 
 
 def table() -> Iterator[str]:

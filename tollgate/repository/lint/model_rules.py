@@ -13,7 +13,6 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 from tollgate.errors import InputError, RepositoryError
 from tollgate.repository.configs import add_canary, merge
 from tollgate.repository.findings import Finding
-from tollgate.repository.lint.lint_rule import DOCS, ISSUES, Rule, Severity
 from tollgate.repository.lint.product_rules import (
     DELAY,
     STEP_FILE,
@@ -34,42 +33,6 @@ from tollgate.repository.slo import Layers
 from tollgate.repository.wires import Break, Ends, Wires
 
 # Rules TG0xx: check that the files that Triton needs exist and can be read.
-
-_LAYOUT_RULES = (
-    Rule(
-        code="TG001",
-        title="a configuration cannot be read",
-        severity=Severity.ERROR,
-        why="Triton refuses the model, and every ensemble that names it.",
-        source=DOCS + "user_guide/model_configuration.html",
-        mend="Correct the line; the fields are those of model_config.proto.",
-    ),
-    Rule(
-        code="TG002",
-        title="a model has no version",
-        severity=Severity.ERROR,
-        why="Triton loads versions, not models; an ensemble needs one too, empty.",
-        source=DOCS + "user_guide/model_repository.html",
-        mend="Make a directory 1. Git keeps no empty one: put a file in it.",
-    ),
-    Rule(
-        code="TG003",
-        title="a Python step has no code",
-        severity=Severity.ERROR,
-        why="The Python backend looks for the file in each version and fails the load.",
-        source=DOCS + "python_backend/README.html",
-        mend="Add model.py to the version, or name the file in default_model_filename.",
-    ),
-    Rule(
-        code="TG004",
-        title="a step's model is not in the repository",
-        severity=Severity.ERROR,
-        why="The ensemble does not load without all its steps.",
-        source=DOCS + "user_guide/ensemble_models.html",
-        mend="Correct model_name, or check the folder that holds all models: a server "
-        "with several repositories reads them as one.",
-    ),
-)
 
 
 def _layout_findings(view: View) -> Iterator[Finding]:
@@ -102,86 +65,6 @@ def _layout_findings(view: View) -> Iterator[Finding]:
 
 
 # Rules TG1xx: check that the tensors of every ensemble connect.
-
-_ENSEMBLES = "tried on 2.51; " + DOCS + "user_guide/ensemble_models.html"
-_UTILS = "tried on 2.51; ensemble_utils.cc of github.com/triton-inference-server/core"
-
-_WIRE_RULES = (
-    Rule(
-        code="TG101",
-        title="an input of a step is not mapped",
-        severity=Severity.ERROR,
-        why="Triton refuses the ensemble: the step would run without it.",
-        source=_UTILS,
-        mend="Add an input_map, or make the input optional in the step.",
-    ),
-    Rule(
-        code="TG102",
-        title="a map names a tensor that the step does not have",
-        severity=Severity.ERROR,
-        why="Triton refuses the ensemble.",
-        source=_UTILS,
-        mend="The key of a map is the step's own name of the tensor.",
-    ),
-    Rule(
-        code="TG103",
-        title="a step reads what nobody makes",
-        severity=Severity.ERROR,
-        why="The step would wait for ever; Triton refuses the ensemble.",
-        source=_ENSEMBLES,
-        mend="The value of an input_map is an input of the ensemble, or the value of "
-        "an output_map of another step. In a product, of an earlier one.",
-    ),
-    Rule(
-        code="TG104",
-        title="the two ends of a wire differ in type or shape",
-        severity=Severity.ERROR,
-        why="Triton refuses the ensemble, or with -1 the first request.",
-        source=_UTILS,
-        mend="Make data_type and dims agree.",
-    ),
-    Rule(
-        code="TG105",
-        title="an optional input leads to one that is not",
-        severity=Severity.ERROR,
-        why="Requests without it fail, although the ensemble says that they may.",
-        source="measured here: docs/features.md, Fields",
-        mend="Declare it optional in the step too, or in neither.",
-    ),
-    Rule(
-        code="TG106",
-        title="two steps write one tensor",
-        severity=Severity.ERROR,
-        why="Triton refuses the ensemble. When the other one is an input of it, it "
-        "loads, and it is undefined which of the two a later step reads.",
-        source=_ENSEMBLES,
-        mend="Give each output a name of its own in the output_map.",
-    ),
-    Rule(
-        code="TG107",
-        title="no step reads an input of the ensemble",
-        severity=Severity.ERROR,
-        why="Triton refuses the ensemble: mostly a map was forgotten.",
-        source=_ENSEMBLES,
-        mend="Map it, or take it out.",
-    ),
-    Rule(
-        code="TG108",
-        title="no step makes an output of the ensemble",
-        severity=Severity.ERROR,
-        why="Triton refuses the ensemble: the answer could never be complete.",
-        source=_ENSEMBLES,
-        mend="Map it in the output_map of the step that makes it, or take it out.",
-    ),
-    Rule(
-        code="TG109",
-        title="a step takes smaller batches than its ensemble",
-        severity=Severity.ERROR,
-        why="Triton refuses the ensemble: larger requests would fail in the middle.",
-        source=_UTILS,
-        mend="Raise max_batch_size of the step, or lower that of the ensemble.",
-    ),
-)
 
 
 def _wire_findings(view: View) -> Iterator[Finding]:
@@ -244,90 +127,7 @@ def in_data_order(config: ModelConfig) -> Sequence[Any]:
 
 # Rules TG2xx: check batches and the queues before them.
 
-_BOUNDS = "measured here: docs/performance-log.md, no bound on any queue"
 _LAYERS = Layers()
-_DECIDED = "measured here: docs/adr/0001-batching-without-delay.md"
-_GATHER = "measured here: docs/adr/0011-requests-gather-at-the-first-step.md"
-
-_QUEUE_RULES = (
-    Rule(
-        code="TG201",
-        title="a queue timeout with dynamic batching",
-        severity=Severity.WARNING,
-        in_product=Severity.ERROR,
-        why="One request that times out can leave the model refusing every later one, "
-        "while it says READY, until it is loaded again.",
-        source=ISSUES + "8870, 7512, 5783, 6796; " + _DECIDED,
-        mend="Take the timeout out; let callers send a deadline and give up by it.",
-    ),
-    Rule(
-        code="TG202",
-        title="a bounded queue, or priorities",
-        severity=Severity.WARNING,
-        in_product=Severity.ERROR,
-        why="max_queue_size and priorities switch off the prefetching of Triton's "
-        "batcher, which then looks every 500 ms only when it misses a wake-up: p99 of "
-        "5 to 12 s with a bound, 0.3 to 0.5 s without, under the same load.",
-        source=_BOUNDS,
-        mend="Take it out; bound the load where it comes from (TG205).",
-    ),
-    Rule(
-        code="TG203",
-        title="two steps of an ensemble delay for long",
-        severity=Severity.WARNING,
-        in_product=Severity.ERROR,
-        why="A request that comes alone pays every delay in full: 7 ms through one "
-        "step with a delay of 5 ms, and as much again for the next.",
-        source=_GATHER,
-        mend="Let requests gather at one step, the first; leave the others at most 0.5 "
-        "ms, for the requests of a batch to come together.",
-    ),
-    Rule(
-        code="TG204",
-        title="the queue delay uses up the time of the answer",
-        severity=Severity.WARNING,
-        why="At low load nearly every request waits that long before anything runs.",
-        source="tollgate/repository/models/speed.py: 20 of 50 ms are the model's",
-        mend="Lower max_queue_delay_microseconds. The objective is the one "
-        "that the check is given, or latency_objective_ms in slo.yaml.",
-    ),
-    Rule(
-        code="TG205",
-        title="nothing here bounds the queue",
-        severity=Severity.ADVICE,
-        why="Overload is not refused at the door: requests wait until they are served. "
-        "A bound in config.pbtxt would stall the batcher (TG202), so the load is "
-        "bounded by callers that give up, or by a proxy that limits them.",
-        source=_BOUNDS,
-        mend="Make sure that every caller sends a deadline, or that something before "
-        "the server limits the requests in flight.",
-    ),
-    Rule(
-        code="TG206",
-        title="max_batch_size is not the contract's",
-        severity=Severity.ERROR,
-        why="Callers send up to 32 rows; a smaller step fails their requests.",
-        source="docs/contract.md, Request",
-        mend="max_batch_size: 32 in the ensemble and in every step.",
-    ),
-    Rule(
-        code="TG207",
-        title="a step of a product does not batch",
-        severity=Severity.ERROR,
-        why="Requests run one at a time: 110 instead of 27 ms at the 99th percentile, "
-        "and a third of the throughput.",
-        source="measured here: docs/performance-log.md, batching on the Python steps",
-        mend="dynamic_batching { } without a delay.",
-    ),
-    Rule(
-        code="TG208",
-        title="a preferred batch is larger than batches may be",
-        severity=Severity.ERROR,
-        why="Triton refuses the model.",
-        source="tried on 2.51",
-        mend="Lower preferred_batch_size, or raise max_batch_size.",
-    ),
-)
 
 
 def _queue_findings(view: View) -> Iterator[Finding]:
@@ -424,30 +224,6 @@ def _open_queue(model: Model, batching: Batching) -> Iterator[Finding]:
 
 # Rules TG301 and TG302: compare loaded versions with those an ensemble names.
 
-_VERSION_RULES = (
-    Rule(
-        code="TG301",
-        title="a pinned step loads its latest versions, or all",
-        severity=Severity.WARNING,
-        in_product=Severity.ERROR,
-        why="With latest (which is also what is done when the policy is left out) the "
-        "next load after a version was dropped in unloads the pinned one, the ensemble "
-        "becomes UNAVAILABLE, and loading the step again does not bring it back.",
-        source="measured on 2.51: docs/contract.md, Releases; "
-        + DOCS
-        + "user_guide/model_configuration.html",
-        mend="version_policy { specific { versions: [ N ] } } on the step. In a "
-        "product leave the policy out: the release adds it.",
-    ),
-    Rule(
-        code="TG302",
-        title="an ensemble asks for a version that is not loaded",
-        severity=Severity.ERROR,
-        why="Triton refuses the ensemble: the required version is not loaded.",
-        source="tried on 2.51; " + DOCS + "user_guide/ensemble_models.html",
-        mend="Name a version that has a directory and that version_policy keeps.",
-    ),
-)
 _LATEST = -1  # model_version of a step that takes the newest
 
 
@@ -517,19 +293,6 @@ def _version_policy_findings(
 
 # Rule TG320: check that a canary's challenger can be wired into its product.
 
-_TRIAL_RULES = (
-    Rule(
-        code="TG320",
-        title="the challenger does not fit the release",
-        severity=Severity.ERROR,
-        why="A canary is a second model between the features and the decision of the "
-        "release, in the configuration that is merged when it is loaded; what does "
-        "not fit there is not served.",
-        source="docs/contract.md, Releases",
-        mend="Give the decision step the optional input, or try the challenger as a "
-        "shadow.",
-    ),
-)
 # The other model's output always exists, whether the step needs it or not.
 _ALLOWED = "TG121"
 
@@ -585,73 +348,6 @@ def blind(buckets_ms: Sequence[float], objective_ms: float) -> bool:
     )
 
 
-_EXECUTION_RULES = (
-    Rule(
-        code="TG401",
-        title="warm-up of a Python step",
-        severity=Severity.WARNING,
-        in_product=Severity.ERROR,
-        why="Triton calls the step with made-up requests and without parameters: what "
-        "it writes is written, and an error that it answers fails the load.",
-        source="measured on 2.51: docs/contract.md, House rules of a config.pbtxt",
-        mend="Take model_warmup out; warm the step in its initialize.",
-    ),
-    Rule(
-        code="TG402",
-        title="a response cache on features, or behind them",
-        severity=Severity.WARNING,
-        in_product=Severity.ERROR,
-        why="The key is model and inputs, and nothing expires: what the step reads "
-        "elsewhere (a store, a clock, a list) has no part in it, so old answers are "
-        "given for ever. Only a pure model may be cached.",
-        source=DOCS + "user_guide/response_cache.html; measured on 2.51",
-        mend="Take response_cache out of the ensemble and of its Python steps.",
-    ),
-    Rule(
-        code="TG403",
-        title="more threads than cores",
-        severity=Severity.WARNING,
-        why="Each instance has a pool of its own; pools that share cores wait for one "
-        "another, and the latency of the slowest is that of the batch.",
-        source="github.com/triton-inference-server/onnxruntime_backend/issues/245",
-        mend="Lower the pool (1 is right for small models) or the count of instances; "
-        "state the number of cores if the server runs on another machine.",
-    ),
-    Rule(
-        code="TG404",
-        title="several instances, each with a pool as large as the machine",
-        severity=Severity.ADVICE,
-        why="onnxruntime makes a pool of one thread per core for every instance when "
-        "the configuration sets none.",
-        source="onnxruntime.ai/docs/performance/tune-performance/threading.html",
-        mend='parameters { key: "intra_op_thread_count" value { string_value: "1" } }',
-    ),
-    Rule(
-        code="TG406",
-        title="a latency histogram is blind to the objective",
-        severity=Severity.WARNING,
-        why="The share of answers within the objective can only be read off at a "
-        "boundary; Triton's own are 100, 500, 2000 and 5000 ms.",
-        source=DOCS + "user_guide/metrics.html",
-        mend="Give the model a boundary at the objective, in model_metrics.",
-    ),
-    Rule(
-        code="TG407",
-        title="an ensemble has warm-up or instances",
-        severity=Severity.ERROR,
-        why="Triton refuses the ensemble: it runs nothing itself.",
-        source="tried on 2.51",
-        mend="Give them to its steps. The whole path is warmed by requests.",
-    ),
-    Rule(
-        code="TG408",
-        title="a response cache on a decoupled model",
-        severity=Severity.ERROR,
-        why="Triton refuses the model: one request may have many answers.",
-        source="tried on 2.51; " + DOCS + "user_guide/response_cache.html",
-        mend="Take response_cache out.",
-    ),
-)
 _NOT_OF_ENSEMBLES = ("model_warmup", "instance_group")
 
 # Parameter that sets the size of a backend's pool within one instance.
@@ -756,19 +452,6 @@ def _histogram_findings(
 
 # Rule TG405: check that the server's onnxruntime reads the models.
 
-_GRAPH_RULES = (
-    Rule(
-        code="TG405",
-        title="a model is newer than the server's onnxruntime reads",
-        severity=Severity.ERROR,
-        why="onnxruntime refuses operator sets and file formats newer than it knows, "
-        "so the model does not load.",
-        source="tried for each release: tollgate/repository/models/targets.py",
-        mend="Convert it for this server (`tollgate convert --target RELEASE`), or "
-        "serve with a newer one.",
-    ),
-)
-
 
 class Header(msgspec.Struct, frozen=True):
     """
@@ -848,17 +531,6 @@ def read_header(path: Path) -> Header | None:
     }
     ir = model.ir_version
     return Header(ir=ir, opsets=opsets) if ir and opsets else None
-
-
-RULES = (
-    *_LAYOUT_RULES,
-    *_WIRE_RULES,
-    *_QUEUE_RULES,
-    *_VERSION_RULES,
-    *_TRIAL_RULES,
-    *_EXECUTION_RULES,
-    *_GRAPH_RULES,
-)
 
 
 def findings(view: View) -> Iterator[Finding]:
