@@ -74,7 +74,6 @@ def baseline(
         spec: The product's features. A category's codes are those of its vocabulary,
             frozen in the spec; a code outside it (missing, or an unknown word) is 0 in
             each of its columns.
-        seed: Random state.
         kind: `boosting` (shallow histogram gradient boosting), `deep-boosting` (with
             scikit-learn's own parameters) or `logistic` (regression).
         monotone: Feature -> 1 if a larger number must never lower the probability of
@@ -139,11 +138,8 @@ def cross_validated_auc(
     Evaluate a pipeline on held-out rows, in stratified, shuffled folds.
 
     Args:
-        features: See `train_baseline`.
-        label: See `train_baseline`.
         model: Pipeline to train on the other folds, as `baseline` returns it; a
             pipeline that is already trained stays unchanged.
-        seed: Seed of the folds.
         folds: Number of folds, each with at least one row of either class.
 
     Raises:

@@ -32,7 +32,6 @@ class Compared(msgspec.Struct, frozen=True):
     A model and its AUC.
 
     Attributes:
-        name: Name of the model.
         auc: AUC on rows that it was not trained on.
     """
 
@@ -49,9 +48,7 @@ def compare_kinds(
     Args:
         features: Features as served; float32 [N, F].
         label: 0 or 1; [N].
-        spec: The product's features.
         time_us: Time of each row, µs; all the same where it is not known; [N].
-        seed: Random state.
 
     Returns:
         The kinds, the best one first; empty if a part has only one outcome.
@@ -98,7 +95,6 @@ def simple_models(
     Args:
         features: Features as served; float32 [N, F].
         label: 0 or 1; [N].
-        spec: The product's features.
         test: The rows to evaluate on; bool [N].
         train: The rows to train on; bool [N].
     """

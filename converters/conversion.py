@@ -42,8 +42,6 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     Options of a conversion.
 
     Attributes:
-        source: The model's file.
-        purpose: Requirements of the product on the model.
         sample: File of rows to prove it on and to describe its training with.
         label: Column of the sample with each row's true outcome.
         segments: Columns of the sample whose values divide the quality report.
@@ -53,7 +51,6 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         trust_pickle: True to load a pickle, which runs the code in it.
         python: Python of the environment that trained it; None for our own.
         missing: Number that stands for a missing value, where the file does not say.
-        shrinking: Steps that make it smaller.
         expected: File with the author's predictions for the sample's rows; see
             `read_expected`.
         columns: Names of its features in the order of its training, if its file has
@@ -177,14 +174,11 @@ def convert_model(
     Convert and prove an opened model, and make it smaller if requested.
 
     Args:
-        model: The source.
         origin: Name of the model in messages.
-        purpose: Requirements of the product on the model.
         sample: Rows to prove it on; None generates some.
         judged: Labelled rows to measure its quality on; None takes the sample, unless
             it was trained on that.
         targets: Other Triton releases to prove it for.
-        shrinking: Steps that make it smaller.
         expected: File with the author's predictions for the sample's rows.
         from_file: True if the source was read from a file.
 

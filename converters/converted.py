@@ -30,8 +30,6 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     Attributes:
         proven: The graph that was compared with its source.
         model: The served graph: the same graph, or its quantised form.
-        names: Names of its features.
-        purpose: Requirements of the product on the model.
         sample: The rows supplied by the user; None without.
         judged: Other rows that its quality is measured on; None for the sample's.
         explanation: Additive explanation of its predictions, or the reason why there is

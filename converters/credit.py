@@ -52,10 +52,6 @@ def train_credit(
     Args:
         frame: Applications in the order of time, with `label`, and the attributes that
             the policy calls sensitive.
-        spec: The product's features.
-        purpose: Requirements of its policy and model step.
-        held_out: Number of rows to hold out.
-        seed: Seed of the training.
         kind: Kind of model; only boosting supports MONOTONE.
 
     Raises:

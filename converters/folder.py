@@ -57,11 +57,9 @@ def describe_training(
 
     Args:
         features: float32 [N, F].
-        names: Names of the F columns.
         label: 1 for fraud, 0 otherwise; [N], or None where labels are unknown.
         score: P(1) of each row; float32 [N].
         origin: Origin of the rows; see `Training.origin`.
-        note: Description of the origin.
     """
     return Training(
         rows=len(features),
@@ -194,7 +192,6 @@ def artifact_of(
     Build the record of a converted model; this times the model.
 
     Args:
-        converted: The model.
         other_files: Name -> content of the files in the same folder that programs read
             later.
         made_from: The files it was converted from; None for none.
@@ -284,7 +281,6 @@ def write_converted(
     Write the model, its record, its proof, its card and their pictures.
 
     Args:
-        converted: The model.
         folder: Folder that does not exist or is empty.
         made_from: The files it was converted from; None for none.
 

@@ -54,8 +54,6 @@ def purpose_of(
     Read the requirements of a product on a model that it serves.
 
     Args:
-        repository: The model repository.
-        product: Name of the ensemble.
         new_spec: A features.yaml that is not in the repository yet, to use instead of
             the served one.
 

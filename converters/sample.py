@@ -62,7 +62,6 @@ class Sample(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         rows: Features as served; float32 [N, F].
         raw: The rows as the file has them; float64 [N, F], None if it has none.
-        names: Names of the features.
         source: The file, or another name for messages.
         label: True outcome of each row, as written in the file; [N] or None.
         label_name: Column of the labels; empty without.
@@ -156,7 +155,6 @@ def read_sample(
     Read feature rows from Parquet, CSV or JSON lines; an empty number is NaN.
 
     Args:
-        path: The file.
         names: Columns to take, in order; None takes every column of numbers that is
             neither label nor segment.
         label: Column with each row's true outcome.

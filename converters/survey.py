@@ -67,8 +67,6 @@ def survey(
     Convert every model below a folder.
 
     Args:
-        folder: The folder.
-        trust_pickle: Load pickles too.
         targets: Triton releases in whose onnxruntime each model is proven too.
 
     Raises:

@@ -245,11 +245,8 @@ def feature_columns(
     zeros and ones, one infinity would make the whole row NaN.
 
     Args:
-        nodes: Nodes to add to.
         features: The features; [N, columns].
-        forest: The trees.
         columns: F, the number of features.
-        dtype: Type of the features.
 
     Returns:
         Name of a tensor [N, F] or [N, 2 F], and a column per node; int32 [M].
@@ -329,11 +326,8 @@ def gemm_nodes(
     Write trees as matrix products.
 
     Args:
-        nodes: Nodes to add to.
         features: The features; [N, columns].
-        forest: The trees.
         columns: F, the number of features.
-        dtype: Type of the features.
 
     Returns:
         Name of the sums; float32 [N, K].
@@ -467,11 +461,8 @@ def traversal_nodes(
     Write trees as steps from node to node.
 
     Args:
-        nodes: Nodes to add to.
         features: The features; [N, columns].
-        forest: The trees.
         columns: F, the number of features.
-        dtype: Type of the features.
 
     Returns:
         Name of the sums; float32 [N, K].
@@ -573,7 +564,6 @@ class Tensorized(msgspec.Struct, frozen=True):
     A graph without tree operators.
 
     Attributes:
-        model: The serialized graph.
         strategies: Strategy for each tree operator, in the graph's order.
         depths: Depth of the deepest tree of each tree operator.
     """
@@ -591,7 +581,6 @@ def tensorize(model: bytes, *, strategy: str = AUTO) -> Tensorized:
     the result against the source like any other converted model.
 
     Args:
-        model: A serialized graph.
         strategy: "gemm", "traversal", or "auto": "gemm" up to a depth of GEMM_DEPTH.
 
     Raises:

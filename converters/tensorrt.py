@@ -121,7 +121,6 @@ class Unsupported(msgspec.Struct, frozen=True):
     Attributes:
         operator: Operator type, with its domain if that is not the default one.
         node: Name of the node, or its first output if it has no name.
-        problem: Reason.
     """
 
     operator: str

@@ -77,7 +77,6 @@ class Outcome(msgspec.Struct, frozen=True):
     Results that callers saw.
 
     Attributes:
-        fault: The fault.
         sent: Requests that were due while it lasted.
         answered: Those of them with a decision.
         last_known: Answers with LAST_KNOWN_VECTOR, and no default.
@@ -117,10 +116,8 @@ def outcome_of(
     Compute the outcome of a run.
 
     Args:
-        fault: The fault.
         sent: All requests of the run.
         edges: Times at which the fault began and ended, on the clock of `sent`.
-        comparison: Comparison of the stores at the end.
     """
     begun_s, ended_s = edges
     during = (sent.due_s >= begun_s) & (sent.due_s < ended_s)
@@ -457,7 +454,6 @@ class ReferenceStore:
     A store that has no faults and gets the same purchases.
 
     Args:
-        spec: Feature spec of the product.
         url: URL of the store; it holds the same history.
     """
 

@@ -76,7 +76,6 @@ def run_command(
     A known error prints one line.
 
     Args:
-        parser: Parser of the command.
         arguments: Words after the name of the command.
         measure: The load test; it gets the options, and the command line as `command`.
         least: Option -> lowest value.
@@ -141,7 +140,6 @@ class StoreContents:
     The history that stores hold before the load, and the traffic that continues it.
 
     Args:
-        population: Size of the history.
         repository: The model repository; its fraud product says what a store holds.
     """
 
@@ -184,9 +182,7 @@ def serve_filled(
     Serve a repository with a store that holds a history.
 
     Args:
-        contents: The history.
         folder: State folder of the server.
-        repository: The model repository.
         settings: Settings of `serve`.
 
     Raises:

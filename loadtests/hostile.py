@@ -61,7 +61,6 @@ class GatewayBench(msgspec.Struct, frozen=True):
     A gateway and its two callers.
 
     Attributes:
-        gateway: Parameters of the gateway.
         authority: Certificate authority of the gateway's certificate.
         good, hostile: Keys of the callers.
     """
@@ -77,16 +76,13 @@ class Figures(msgspec.Struct, frozen=True):
     Results of all requests.
 
     Attributes:
-        good_sent: Number of good requests.
         good_answered: Number of these with a decision for each row.
         good_lost: The others, by status and message.
-        hostile_sent: Number of fuzzed requests.
         outcomes: The gateway's metrics of the hostile caller, by outcome and status; a
             request that found its caller suspended was sent again.
         passed: Kinds of fuzzed requests that were answered with OK.
         pids: Process id of tritonserver, before and after.
         recovered: Parts that the supervisor recovered.
-        seconds: Duration, s.
     """
 
     good_sent: int
@@ -183,7 +179,6 @@ class Sender:
     Sends requests of both kinds through a gateway, and records their results.
 
     Args:
-        bench: The gateway.
         folder: Folder for the bodies of nghttp.
 
     Attributes:

@@ -217,7 +217,6 @@ class Part(msgspec.Struct, frozen=True):
     Attributes:
         name: Name of the line in the table.
         gated: True if they go through the gateway.
-        flows: The streams.
     """
 
     name: str
@@ -437,12 +436,9 @@ def measure(
     Send the streams of a part at the same time.
 
     Args:
-        bench: The server, and the purchases to send.
         gate: The gateway before it; needed where the part is gated.
-        part: Streams to send.
         options: Duration, and timeout of the callers.
         first: Index of the first purchase that was not sent yet.
-        seed: Seed of the arrivals.
     """
     url, nginx = bench.grpc_url, None
     if part.gated:

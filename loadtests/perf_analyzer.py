@@ -122,8 +122,6 @@ def commands(
 
     Args:
         path: Path of the input data.
-        product: Name of the ensemble.
-        grpc_url: host:port.
         rate: Rate of the open-loop load, requests/s.
         address: File with the secret that opens the server's configuration, which
             perf_analyzer requests; the secret does not appear in the command.

@@ -252,8 +252,6 @@ def layers_and_batches(
     Split the requests that were due after the warm-up into layers; convert batches.
 
     Args:
-        recording: Reports of the steps.
-        results: Results of the requests.
         warm_up_s: Time at the beginning that does not count, s.
 
     Returns:
@@ -326,10 +324,7 @@ class Order(msgspec.Struct, frozen=True):
     Parameters of one run.
 
     Attributes:
-        name: Name of the scenario.
-        scenario: The scenario to run.
         run: Number of the run, from 1.
-        seed: Seed of the random draws.
         first: Index of the first purchase of the traffic that was not sent yet.
         driver: One of DRIVERS.
         connections: Number of connections that the requests share.

@@ -63,7 +63,6 @@ class LoopFigures(msgspec.Struct, frozen=True):
 
     Attributes:
         name: Name of the loop.
-        injected: Number of injected errors.
         counted: Number of errors on the metrics pages.
         loops: Number of these loops in live processes.
         alive: Number of these that have worked since their last error.
@@ -86,9 +85,7 @@ class Figures(msgspec.Struct, frozen=True):
     Results of the run.
 
     Attributes:
-        seconds: Time during which requests were sent, s.
         rounds: Number of errors injected in every loop.
-        sent: Number of requests.
         lost: Requests without a decision, by status and message.
         unrecorded: Requests with a decision that the journal does not have.
         recorded: Decisions in the journal, each transaction once.
@@ -180,7 +177,6 @@ class Sender:
     Attributes:
         lost: Requests without a decision, by status and message.
         answered: Transaction ids of the others.
-        sent: Number of requests.
     """
 
     def __init__(self) -> None:

@@ -58,7 +58,6 @@ def write_card(
 
     Args:
         folder: Folder with the model's record.
-        artifact: The model's record.
         quality: Quality on labelled rows; None when there were none.
         explanation: Content of explain.npz; None when there is no such file.
 

@@ -86,8 +86,6 @@ class Tile(msgspec.Struct, frozen=True):
     One figure at a glance.
 
     Attributes:
-        title: Name of the figure.
-        figure: The figure.
         detail: Rows or conditions that the figure holds for.
         mood: `bad` if it needs attention.
     """

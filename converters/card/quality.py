@@ -181,11 +181,9 @@ def errors_by_group(
     as declined; rules and segments of a policy are not applied.
 
     Args:
-        column: Name of the column that divides the rows.
         values: Value of each row in that column, as text; empty without one; [N].
         positive: True for rows of the positive class; [N].
         score: P(positive); float64 [N].
-        levels: Thresholds and their decisions.
 
     Returns:
         The groups. Ratios of approval rates refer to the group that is approved most
@@ -286,7 +284,6 @@ def measure_quality(
         segments: Column -> value of each row, as text.
         sensitive: Column -> value of each row, for attributes that are no features; two
             classes only.
-        note: Description of the rows.
         origin: `held out` if the model was not trained on the rows; `sample` if
             unknown.
 

@@ -29,8 +29,6 @@ class AtThreshold(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         name: The decision that begins there.
-        threshold: The score.
-        rows: Number of rows.
         precision: Share of these rows that are positive; None when there are no rows.
         recall: Share of all positives that are among these rows.
     """
@@ -48,7 +46,6 @@ class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         name: Property that the rows share.
-        rows: Number of rows.
         positives: Number of rows of the positive class; None with more than two
             classes.
         decisions: Decision -> share of the rows; empty with more than two classes.
@@ -98,7 +95,6 @@ class GroupErrors(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         name: Property that the rows share.
-        rows: Number of rows.
         positives: Number of rows of the positive class.
         approved: Share below the first threshold.
         false_declines: Share of the negatives that reach the last threshold.
@@ -137,10 +133,6 @@ class Bin(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     The rows whose score lies in [low, high); for the last bin, in [low, high].
 
     Attributes:
-        low: Lower bound.
-        high: Upper bound.
-        rows: Number of rows.
-        positives: Number of positive rows.
         mean_score: Mean score of the rows; None when there are none.
     """
 
@@ -158,13 +150,11 @@ class Quality(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         classes: Class labels, in the order of the probabilities.
         positive: Label of the positive class; None with more than two.
-        levels: Decisions that thresholds derive from scores.
         overall: All rows.
         segments: The same rows, divided.
         bins: All rows by score; empty with more than two classes.
         unanswered: Number of rows left out because the model's prediction is not a
             number.
-        note: Description of the rows.
         origin: `held out` for rows that the model was not trained on; `sample` for rows
             whose role in training is unknown.
         sensitive: The same rows, divided by attributes that the model does not see.

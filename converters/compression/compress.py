@@ -26,7 +26,6 @@ class Shrinking(msgspec.Struct, frozen=True):
         distill: True to train a small network to predict as the model does.
         tensorize: Strategy for writing trees as plain operators.
         quantize: Method for writing weights as int8.
-        gate: Allowed loss.
     """
 
     prune: str | None = None

@@ -80,11 +80,7 @@ def weigh(
     Measure a model before and after it was made smaller.
 
     Args:
-        before: A converted model.
-        after: The smaller one.
         kind: `prune`, `quantize` or `distill`.
-        detail: Description of the change.
-        judge: Rows that both models predict.
 
     Raises:
         InputError: There are no rows, or the labels have only one class.
@@ -174,7 +170,6 @@ def timed(models: Sequence[bytes], *, turn_s: float = TURN_S) -> list[dict[int, 
     Time models alternately.
 
     Args:
-        models: Converted models.
         turn_s: Seconds per model in each of three rounds.
 
     Returns:

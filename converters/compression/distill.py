@@ -41,7 +41,6 @@ class Distilled(msgspec.Struct, frozen=True, eq=False):
     A student network, and its cost compared with its teacher.
 
     Attributes:
-        model: The student.
         trade: Loss and gain, measured on the held-out rows.
         judge: The held-out rows.
         rows: Sample rows that it was fitted to; float32 [N, F].
@@ -58,7 +57,6 @@ class Student(SklearnModel):
     A pipeline that predicts as its teacher does.
 
     Args:
-        pipeline: The fitted pipeline.
         teacher: Facts about the model it learned from.
         seed: Seed of the copies and of the network.
     """

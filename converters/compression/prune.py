@@ -65,7 +65,6 @@ def prune(
     Prune a model as requested; with labels, compare it with other prunings.
 
     Args:
-        model: Model with trees.
         wanted: Text that `read_pruning` parses. `auto` takes the fastest candidate that
             loses no more than the gate allows; its trade says on which rows it was
             chosen and evaluated.
@@ -169,7 +168,6 @@ def cut_below(tree: Tree, *, depth: int) -> Cut:
     Turn every split at a depth into a leaf; the root has depth 0.
 
     Args:
-        tree: The tree.
         depth: Maximum number of splits on a path, 1 or more.
     """
     left, right = tree.left.tolist(), tree.right.tolist()

@@ -32,7 +32,6 @@ def pruned_estimator(estimator: Any, *, trees: int | None, depth: int | None) ->
     Return a copy with fewer or shallower trees; a pipeline's last step is pruned.
 
     Args:
-        estimator: The fitted classifier.
         trees: Maximum number of trees; boosting over three classes or more drops whole
             rounds of one tree per class. A forest takes the mean of the remaining
             trees.

@@ -43,7 +43,6 @@ class Point(msgspec.Struct, frozen=True):
     One candidate of a sweep.
 
     Attributes:
-        trees: Number of trees.
         depth: Maximum number of splits on a path; None for as trained.
         trade: Cost compared with the complete model.
         best: True if no other candidate is as good by AUC and faster, or better and as
@@ -71,7 +70,6 @@ class Sweep(msgspec.Struct, frozen=True):
     Candidates, fastest first, and the chosen one.
 
     Attributes:
-        points: The candidates.
         chosen: Position of the chosen candidate.
         note: Reason why there is no shallower candidate; empty otherwise.
     """

@@ -38,7 +38,6 @@ def plain_layers(model: bytes, *, samples: F32) -> bytes:
     Rewrite LinearClassifier nodes as MatMul and Add, and float64 as float32.
 
     Args:
-        model: A converted model.
         samples: Rows on which the rewritten model must predict as before, within 1e-5.
 
     Raises:
@@ -291,7 +290,6 @@ def quantize(model: bytes, how: How, *, judge: Judge, samples: F32) -> Quantized
     Args:
         model: Converted model that passed its proof.
         how: `dynamic` or `static`.
-        judge: Rows to measure on.
         samples: Rows to calibrate on; float32 [N, F].
 
     Raises:

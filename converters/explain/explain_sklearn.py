@@ -493,8 +493,6 @@ def explain_sklearn(
     Describe a fitted classifier, or a pipeline that ends in one.
 
     Args:
-        estimator: The classifier.
-        facts: Facts about the classifier.
         given: Function that converts float32 rows to the classifier's training input,
             with column names.
 

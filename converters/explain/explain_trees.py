@@ -168,7 +168,6 @@ def explain_xgboost(booster: Booster, *, facts: Facts, missing: float) -> Explan
 
     Args:
         booster: Trees in use, without those after an early stop.
-        facts: Facts about the model.
         missing: Number that stands for a missing value; NaN if only NaN does.
 
     Raises:

@@ -47,7 +47,6 @@ def onnx_from_lightgbm(booster: Booster, *, wide: bool = False) -> bytes:
     Convert a binary or multi-class model; the same model gives the same bytes.
 
     Args:
-        booster: The model.
         wide: True if its features are float64, as LightGBM compares them; else float32.
 
     Returns:

@@ -470,7 +470,6 @@ def repair(
     Write thresholds and the direction of missing values into a graph's trees.
 
     Args:
-        model: Graph of the estimator.
         estimator: Estimator with thresholds as they were converted.
         exact: The same estimator with its own thresholds, if the features are
             float64; None if they are float32.
@@ -645,7 +644,6 @@ def onnx_from_sklearn(estimator: Any, *, wide: bool = False) -> bytes:
     Convert a fitted classifier, or a pipeline that ends in one.
 
     Args:
-        estimator: The classifier.
         wide: True if its features are float64, as it computes with them; else float32.
 
     Returns:

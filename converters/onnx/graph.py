@@ -75,10 +75,7 @@ def tree_graph(
 
     Args:
         trees: Attributes of a TreeEnsembleRegressor: nodes_* and target_*.
-        name: Name of the graph.
         columns: F, the number of features.
-        margin: Computation of probabilities from sums.
-        repairs: Changes to the features before the trees.
         wide: True if features, thresholds and leaves are float64; the sums are float32.
 
     Returns:

@@ -29,10 +29,8 @@ def boundary_rows(
     Find neighbouring rows for which a model predicts differently.
 
     Args:
-        predict: Function that predicts with the model.
         samples: Sample rows, at least one; float32 [N, F].
         pairs: Number of pairs to look for.
-        seed: Seed of the choice of rows.
 
     Returns:
         float32 [M, F], the two rows of each pair found, one after the other.

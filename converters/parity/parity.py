@@ -53,7 +53,6 @@ class Comparison(msgspec.Struct, frozen=True, eq=False):
     A report and the numbers that it was computed from, for plots.
 
     Attributes:
-        report: The figures.
         source: Probabilities of the source; float64 [N, K].
         converted: Probabilities of the converted model; float64 [N, K].
         delta: Largest |source - converted| of each row; float64 [N].
@@ -140,7 +139,6 @@ def judge(
         converted: The converted model, in some runtime.
         thresholds: Scores at which a decision changes, `score >= threshold`.
         tolerance: Allowed difference of a probability.
-        seed: Seed of the shuffling.
 
     Raises:
         ConversionError: The two have different numbers of classes, or a row makes the

@@ -23,7 +23,6 @@ class Proven(msgspec.Struct, frozen=True, eq=False):
     A converted model with its proof.
 
     Attributes:
-        facts: Facts about the source.
         model: The converted graph.
         reference: The source's predictions for the probe rows.
         comparisons: One comparison per runtime; the first is this machine's.
@@ -71,7 +70,6 @@ def prove(
     Convert a model and compare it with its source; the report may say that it failed.
 
     Args:
-        source: The model.
         samples: Rows as served; float32 [N, F]; None generates some.
         thresholds: Scores at which the policy's decision changes.
         targets: Triton releases in whose onnxruntime it is proven too.
@@ -136,8 +134,6 @@ def prove_graph(
 
     Args:
         model: ONNX model, `features` to `probabilities`.
-        facts: Facts about the source.
-        reference: Predictions of the source.
         thresholds: Scores at which the policy's decision changes.
         targets: Triton releases in whose onnxruntime it is proven too.
 

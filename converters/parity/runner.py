@@ -30,9 +30,6 @@ class OnnxRunner:
     """
     A model loaded into our own onnxruntime.
 
-    Args:
-        model: A serialized graph.
-
     Raises:
         ConversionError: onnxruntime cannot load it, or its inputs and outputs are
             not those of a model step.

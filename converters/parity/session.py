@@ -37,9 +37,6 @@ class Session:
     """
     A model on one CPU thread, as the model step's configuration runs it.
 
-    Args:
-        model: A serialized graph.
-
     Raises:
         SessionError: onnxruntime cannot load it, or its inputs and outputs are not
             those of a model step.

@@ -35,8 +35,6 @@ def oracle_of(
     Record the reference a converted model was proven against, and its distance from it.
 
     Args:
-        source: The trained model.
-        model: The converted graph.
         sample: Rows supplied by the user; None without.
         expected: File with the author's predictions for the sample's rows.
         from_file: True if the source was read from a file.

@@ -35,7 +35,6 @@ class Child:
     Run a process in a separate folder that replies to each message with one message.
 
     Args:
-        command: Command that starts the process.
         timeout_s: Seconds that one reply may take.
 
     Raises:

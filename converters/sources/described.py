@@ -18,7 +18,6 @@ class DescribedModel:
     A model with more facts than its file contains.
 
     Args:
-        model: The model.
         facts: The facts to use instead.
     """
 
@@ -41,7 +40,6 @@ def placed(facts: Facts, columns: Sequence[int]) -> Facts:
     Assign lists of words without a column to the columns known to hold words.
 
     Args:
-        facts: Facts about a model.
         columns: The columns of categories, ascending.
 
     Returns:

@@ -33,7 +33,6 @@ class Answers:
     A loaded model, and the way to query it.
 
     Args:
-        path: Its file.
         form: `pickle`, `xgboost` or `lightgbm`.
         missing: Number that stands for a missing value in an XGBoost file.
     """

@@ -33,7 +33,6 @@ class OnnxModel:
     Use a model as its exporter wrote it.
 
     Args:
-        path: The file.
         columns: Number of features, where the file does not say.
 
     Raises:

@@ -40,8 +40,6 @@ class FileModel:
     Use a model file that a child process reads; a context manager.
 
     Args:
-        path: The file.
-        form: Format of the file.
         missing: The number that stands for a missing value, where the file does not
             say; None for NaN.
         columns: Number of features, for ONNX files that do not say.
@@ -176,9 +174,7 @@ class EnvironmentModel:
     Use a model that another Python reads; a context manager.
 
     Args:
-        path: Its file.
         python: The interpreter of the environment that trained it.
-        form: Format of the file.
         missing: The number that stands for a missing value, where the file does not
             say; None for NaN.
         timeout_s: Seconds that one reply may take.
@@ -344,7 +340,6 @@ def open_source(
     Open a model file; a child process reads formats that may run code or crash.
 
     Args:
-        path: The file.
         trust_pickle: True to load a pickle, which runs the code in it.
         missing: Number that stands for a missing value in XGBoost's files, which do not
             store it.

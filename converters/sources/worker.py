@@ -125,7 +125,6 @@ def model_of(
     Wrap a trained model in memory.
 
     Args:
-        trained: The model.
         missing: Number that stands for a missing value, if the model does not say.
         written_by: Version of scikit-learn that wrote its file, if it is not this one.
 

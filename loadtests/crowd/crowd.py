@@ -46,7 +46,6 @@ class Part(msgspec.Struct, frozen=True):
     One kind of request.
 
     Attributes:
-        product: Name of the ensemble.
         rows: Rows in each request; 0 for as many as the scenario has.
         share: Share of all requests, 0 to 1.
     """
@@ -63,7 +62,6 @@ def read_mix(text: str, *, products: Sequence[str]) -> tuple[Part, ...]:
     Args:
         text: PRODUCT[:ROWS][=WEIGHT], repeated after each comma; weight 1 by default.
             Empty for fraud alone, or else the first product.
-        products: Products of the server.
 
     Raises:
         InputError: The text is not a mix.
@@ -127,7 +125,6 @@ class Pace:
 
     Args:
         each_per_s: Requests per second; 0 sends as soon as there is an answer.
-        chance: Source of the random draws.
         clock: Returns the time, s.
     """
 
@@ -221,9 +218,7 @@ class UserRequest(msgspec.Struct, frozen=True):
     Attributes:
         at_s: Time at which it was sent, from the beginning, s.
         took_s: Time until its answer, s.
-        rows: Number of its rows.
         poisoned: Number of these rows that break a rule.
-        attempts: Number of times that it was sent.
         kind: Result: "answered", or the reason for no answer.
         answer: The answer; None without one.
     """
@@ -250,7 +245,6 @@ class Recorder:
     Results of all requests so far.
 
     Attributes:
-        requests: Number of requests.
         decided: Rows with a decision.
         refused: Rows with an error instead of a decision.
         degraded: Rows with a degraded bit other than COLD_START.
@@ -282,15 +276,7 @@ class Recorder:
         )
 
     def write(self, path: Path, scenario: Scenario, *, name: str, command: str) -> None:
-        """
-        Write a raw result; a request is due when it is sent.
-
-        Args:
-            path: Path of the file.
-            scenario: The scenario as it was run.
-            name: Name of the scenario.
-            command: Command that repeats the run.
-        """
+        """Write a raw result; a request is due when it is sent."""
         calls = np.sort(np.array(self._rows, CALL), order="due_us")
         about = About(
             name=name,

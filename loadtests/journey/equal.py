@@ -48,7 +48,6 @@ def request_decisions(stage: Stage, columns: Columns, *, rows: int = 1) -> Answe
     Request decisions.
 
     Args:
-        stage: The stage to call.
         columns: Columns of the fraud product, N values each.
         rows: Rows per request; N is a multiple of it.
 
@@ -135,7 +134,6 @@ def check(
 
     Args:
         stages: All stages, over equal stores.
-        traffic: Source of the purchases.
         first: Index of the first purchase that was not sent yet.
         rows: Number of purchases; a multiple of 16. As many again are sent sixteen a
             request.

@@ -22,7 +22,6 @@ class JourneyReport(msgspec.Struct, frozen=True):
 
     Attributes:
         measured_on: Date, commit and machine.
-        command: Command that repeats it.
         history: Description of the stores' contents before.
         warm_up_s: Warm-up of each turn, s.
         measured_s: Measured time of each turn, s.

@@ -29,7 +29,6 @@ class AtRate(msgspec.Struct, frozen=True):
     Results of one stage at the rate.
 
     Attributes:
-        stage: Name of the stage.
         rate_per_s: Mean rate of single rows; they arrive at random.
         latency: Latency from when each was due to its answer.
         unanswered: Number of requests without an answer within 5 s.

@@ -96,9 +96,6 @@ def run_stages(
 
     Args:
         names: Names of the stages, of STAGES.
-        history: History in their stores.
-        repository: The model repository.
-        folder: Folder for all their files.
         say: Called with each stage of progress.
     """
     spec = served_spec(repository)
@@ -209,8 +206,6 @@ class Service(msgspec.Struct, frozen=True):
     Attributes:
         name: Its stage: naive, phase1, lean or gathered.
         url: "host:port", HTTP/1.1.
-        folder: Folder of its files.
-        workers: Its worker processes.
     """
 
     name: str
@@ -229,9 +224,7 @@ def serve_service(
     Args:
         name: Name of the stage, as in Service.
         redis: Its store, filled in the layout of the service.
-        repository: The model repository.
         model: The model as XGBoost's JSON; the first two load it.
-        folder: Folder for its files.
 
     Raises:
         ServerError: It does not start.

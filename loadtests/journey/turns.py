@@ -40,8 +40,6 @@ class Turn(msgspec.Struct, frozen=True):
     Results of one turn.
 
     Attributes:
-        stage: Name of the stage.
-        scenario: Name of the scenario.
         requests_per_s: Requests answered within the measured time, per second.
         decisions_per_s: Rows in them, per second.
         latency: Percentiles of their latency.
@@ -100,9 +98,6 @@ def run_turn(
     Load one stage.
 
     Args:
-        plan: Parameters of all turns.
-        stage: The stage to load.
-        scenario: The load.
         first: Index of the first purchase that it was not sent yet.
 
     Returns:
@@ -157,9 +152,6 @@ def summarize(
     Compute the figures of one turn.
 
     Args:
-        plan: Parameters of all turns.
-        stage: The stage.
-        scenario: The load.
         generated: Result of h2load.
         use: Memory and processor time of service and store, before and after.
         spent: The stage's counters, before and after.

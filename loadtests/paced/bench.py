@@ -83,12 +83,9 @@ class Bench(msgspec.Struct, frozen=True):
     The system under test, shared by all runs.
 
     Attributes:
-        grpc_url: Address for requests.
         server: Our server; None for an address.
         target: Its parts into which faults can be injected.
-        traffic: The purchases to send.
         store: Description of the store's contents before the load.
-        folder: Folder for files.
         repository: The model repository, as committed.
     """
 
@@ -118,9 +115,6 @@ def open_bench(
     Serve a repository with a store that holds a history.
 
     Args:
-        repository: The model repository.
-        population: Size of the history.
-        folder: Folder for state and files.
         behind_proxy: True if the store is behind a proxy that can slow it.
         config_name: Named configuration to use where a model has it.
 

@@ -78,8 +78,6 @@ class About(msgspec.Struct, frozen=True):
     Description of a run.
 
     Attributes:
-        name: Name of the scenario.
-        scenario: The scenario as it was run.
         run: Number of the run, from 1.
         label: The user's label for the measurement; may be empty.
         seed: Seed of arrivals and other random draws.
@@ -120,7 +118,6 @@ class Raw(msgspec.Struct, frozen=True, eq=False):
     One run.
 
     Attributes:
-        about: Description of the run.
         calls: CALL [N].
         layers_ms: Layer -> time of each request in it, for requests that were due after
             the warm-up and answered; float64 [M]. Empty when it was not recorded.

@@ -37,12 +37,8 @@ def write_bodies(
     Write the requests of a scenario.
 
     Args:
-        path: Path of the file to write.
-        traffic: The purchases to send.
-        scenario: The scenario.
         at_s: Time at which each request is due; float64 [N].
         first: Index of the first purchase of the traffic that was not sent yet.
-        seed: Seed of the random draws.
     """
     rows = scenario.rows
     chance = np.random.default_rng(seed)

@@ -41,7 +41,6 @@ def page(
     Write the page.
 
     Args:
-        title: Title of the page.
         tables: In order; the first stands before the pictures.
         drawn: Caption and PNG of each picture.
         notes: Notes on the measurement, a line each.
@@ -139,9 +138,6 @@ def to_markdown(
     Write the report as Markdown.
 
     Args:
-        title: Heading of the report.
-        tables: Tables in order.
-        notes: Notes on the measurement.
         files: Pictures: caption, and file name.
     """
     lines = [f"# {title}"]

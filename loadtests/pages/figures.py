@@ -24,7 +24,6 @@ class Kind(msgspec.Struct, frozen=True):
 
     Attributes:
         name: Name of the way.
-        count: Number of requests.
         latency: Time until their callers learned of the failure.
         example: Message of one of them.
     """
@@ -50,7 +49,6 @@ class Figures(msgspec.Struct, frozen=True):
     Figures of one run.
 
     Attributes:
-        raw: Raw results of the run.
         name: Name of its file.
         requests: Requests that were due in the measured time.
         measured_s: Duration without the warm-up, s.
@@ -96,7 +94,6 @@ def figures_of(raw: Raw, *, name: str) -> Figures:
     Compute the figures of a run.
 
     Args:
-        raw: Raw results of the run.
         name: Name of its file.
 
     Raises:

@@ -17,7 +17,6 @@ class Table(msgspec.Struct, frozen=True):
     A table.
 
     Attributes:
-        title: Title of the table.
         note: Explanation of the table; may be empty.
         head: Heads of the columns.
         rows: Cells as text; the first of each row names the row.

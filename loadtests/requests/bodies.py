@@ -35,7 +35,6 @@ def fraud_requests(
     Args:
         columns: Inputs, N x rows values each.
         rows: Rows per request.
-        product: Name of the ensemble.
         deadline_s: Deadline of each request, s.
 
     Returns:
@@ -67,7 +66,6 @@ def bodies_of(
         columns: Inputs of the fraud product, B x rows values each; BYTES as "S" that
             fill their width.
         rows: Rows per body.
-        product: Name of the ensemble.
         deadline_s: Deadline of each request, s.
         ids: Id of each request, "S" [B] that fill their width; None for no id.
 

@@ -163,7 +163,6 @@ def run_h2load(
         generator: From `make_generator`.
         scenario: Number of connections and of requests in flight.
         bodies: uint8 [B, L].
-        grpc_url: The server.
         run_s: Duration from the first request, warm-up and tail included, s.
         folder: Folder for files; files of an earlier run are replaced.
         rate_per_s: Requests per second; 0 for a closed loop.

@@ -66,7 +66,6 @@ class Run(msgspec.Struct, frozen=True):
             batch is written once, and a store that does not answer in time may or may
             not have written.
         continued_bodies: Bodies that flow control cut; see vary.c.
-        work: Counts of the server.
         use: Memory at the end of the run.
         generator_cpu_s: Processor time of h2load, s.
     """
@@ -105,8 +104,6 @@ def measure(
     Measure one run.
 
     Args:
-        bench: State that all runs share.
-        scenario: The load.
         first: Index of the first purchase of the traffic that was not sent yet.
         warm_up_s: Time before the measurement, s.
         measured_s: Measured time, s.
@@ -159,7 +156,6 @@ def summarize(
 
     Args:
         generated: Result of h2load.
-        work: Counts of the server for the run.
         use: Memory of the server's processes.
         bodies: Number of different bodies.
         warm_up_s: Time from the first request that is left out, s.

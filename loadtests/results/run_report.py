@@ -26,7 +26,6 @@ class LimitReport(msgspec.Struct, frozen=True):
 
     Attributes:
         surroundings: Machine, commit and versions.
-        command: Command that repeats it.
         release: Release that decided.
         history: Description of the store's contents before.
         warm_up_s: Warm-up of each run, s.

@@ -38,7 +38,6 @@ def measurement_conditions(server: Embedded, *, h2load: str) -> MeasurementCondi
     Describe this machine and what runs on it.
 
     Args:
-        server: The running product.
         h2load: Version of h2load.
     """
     import redis

@@ -34,7 +34,6 @@ class Loop(msgspec.Struct):
 
     Attributes:
         name: Name of its worker.
-        injected: Number of injected errors.
         alive: True if a step has worked since the last of these.
     """
 

@@ -12,7 +12,6 @@ def require_free_ports(host: str, ports: Mapping[str, int]) -> None:
     Refuse ports that cannot be listened on.
 
     Args:
-        host: Address to listen on.
         ports: TCP port by the option, and setting, that names it; 0 takes a free one,
             or none.
 

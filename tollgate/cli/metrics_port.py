@@ -39,7 +39,6 @@ def serve_metrics(
     Export metrics of the command and its process until the process ends.
 
     Args:
-        registry: Metrics to export.
         port: TCP port; 0 exports nothing.
         host: Address to listen on; other hosts can read any address but loopback.
 

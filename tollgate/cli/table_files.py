@@ -65,9 +65,6 @@ def load_tables(
     Load tables into the store.
 
     Args:
-        tables: Tables with their rows.
-        spec: The features that read them.
-        store: The store to load them into.
         rate: Most rows a second; None for as fast as Redis accepts them.
         print_line: Called with a line when a table is done.
 

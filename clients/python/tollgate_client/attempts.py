@@ -242,8 +242,6 @@ class Attempt:
     Describe one gRPC call to make.
 
     Attributes:
-        address: Address to call.
-        request: Request to send.
         timeout_s: Time that this attempt may take, seconds.
         metadata: Trace context and token.
         compression: Compression that gRPC applies; None for none.

@@ -35,7 +35,6 @@ class DecisionClient:
         addresses: host:port of each server, called in turn; or one name that resolves
             to many servers, such as dns:///fraud.payments.svc:8001.
         fallback: Rule that decides when no server responds.
-        options: All other options.
 
     Raises:
         InputError: Addresses, rule or options do not fit together.

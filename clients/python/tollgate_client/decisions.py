@@ -133,7 +133,6 @@ def outcomes_of(answer: Decisions, *, rows: int) -> list[Outcome | ClientError]:
 
     Args:
         answer: Response as the codec decoded it.
-        rows: Number of rows in the request.
 
     Returns:
         For each row a decision; an InvalidRequest when the row itself is invalid;

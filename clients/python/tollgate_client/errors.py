@@ -128,7 +128,6 @@ def row_errors(message: str, *, rows: int) -> list[str] | None:
 
     Args:
         message: Cleaned message of an InvalidRequest.
-        rows: Number of rows sent.
 
     Returns:
         `field: value: rule` for each row, or None when the message has another form.

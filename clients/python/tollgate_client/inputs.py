@@ -52,7 +52,6 @@ class Rows:
     Checked columns, ready to be split into requests.
 
     Attributes:
-        count: Number of rows.
         inputs: Name -> type on the wire.
         values: For each name, the encoded texts, or a little-endian array.
     """

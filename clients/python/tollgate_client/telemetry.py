@@ -122,9 +122,6 @@ class Tracer:
     """
     Create the spans of one client.
 
-    Args:
-        product: Product that the client calls.
-
     Raises:
         SetupError: OpenTelemetry is not installed.
     """
@@ -180,7 +177,6 @@ class CallSpan:
     One span; it ends when its context ends.
 
     Attributes:
-        span: The OpenTelemetry span.
         traceparent: Trace context sent to the server; empty when nothing is recorded.
     """
 

@@ -95,7 +95,6 @@ def requests_of(
     Split rows into requests; each is encoded only when the iterator reaches it.
 
     Args:
-        rows: Checked columns.
         product: Name of the Triton ensemble.
         size: Rows per request; the last may have fewer.
         dry_run: Request decisions without side effects.

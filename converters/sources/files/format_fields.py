@@ -425,8 +425,6 @@ def unknown_field(
     Return the path of a field that is not read, with the reason; None if all are known.
 
     Args:
-        document: Nested objects.
-        fields: The known fields.
         rename: A part of a path, and its replacement in the table.
     """
     known = {one.path: one for one in fields}

@@ -26,13 +26,7 @@ from tollgate.errors import ConversionError
 
 
 class BadField(Exception):
-    """
-    A field of a model file has an invalid value.
-
-    Args:
-        path: Path of the field.
-        problem: Description of the error.
-    """
+    """A field of a model file has an invalid value."""
 
     def __init__(self, path: str, problem: str) -> None:
         super().__init__(f"{path}: {problem}")
@@ -190,10 +184,7 @@ def checked_tree(
     Read a tree; raise BadField or ConversionError.
 
     Args:
-        tree: JSON object of the tree.
         at: Path of the object.
-        number: Position of the tree.
-        columns: Number of features.
     """
     param = tree.get("tree_param")
     if not isinstance(param, dict):
@@ -310,7 +301,6 @@ class FileModel(msgspec.Struct, frozen=True, eq=False):
         columns: Number of features.
         base_score: Base score as written: a probability for one output, else margins;
             float32.
-        trees: Trees in order.
         outputs: Class of each tree.
         weights: Factor of each tree; float32.
         rewritten: True if the document differs from the file.
@@ -332,7 +322,6 @@ def read_xgboost_file(data: bytes, *, installed: tuple[int, int]) -> FileModel:
     Check a JSON or UBJSON file.
 
     Args:
-        data: Content of the file.
         installed: Major and minor version of the xgboost that will predict.
 
     Raises:

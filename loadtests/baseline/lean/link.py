@@ -24,7 +24,6 @@ class Link:
     are written at once; one timer ends an exchange that takes too long.
 
     Args:
-        url: URL of the Redis.
         timeout_s: Time limit of an exchange, s.
     """
 

@@ -69,7 +69,6 @@ def context_of(
     Args:
         ids: Id columns by field.
         purchases: The same rows, as the store takes them.
-        spec: Feature spec of the product.
         dtype: Type of a record, from context_dtype, which is slow.
         arrival_us: CLOCK_MONOTONIC at the start of the request.
     """

@@ -28,8 +28,6 @@ def features_of(
     Compute the features of one purchase.
 
     Args:
-        amount: Amount of the purchase.
-        time: Time of the purchase.
         customer: The customer's purchases up to and including this one.
         terminal: The terminal's purchases up to and including this one.
     """

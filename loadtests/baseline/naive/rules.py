@@ -14,7 +14,6 @@ def decide(
     Convert a score to a decision and its reasons.
 
     Args:
-        features: Features of the purchase, by name.
         score: P(fraud).
         stolen: The card was reported stolen.
         new: The card or the terminal was never seen before.

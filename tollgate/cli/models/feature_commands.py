@@ -249,10 +249,8 @@ def catalogue(
     Describe the features of a spec.
 
     Args:
-        spec: The features.
         repository: Repository with the releases of the product to look into.
         name: One feature; all if None.
-        source: File of the spec, for messages.
 
     Returns:
         One row per feature: feature, definition, window, default, essential, state (of

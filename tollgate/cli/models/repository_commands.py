@@ -46,7 +46,6 @@ class SourceOptions(msgspec.Struct, frozen=True):
     Attributes:
         source: The trained model; None takes the one that the record names.
         sample: Raw rows of features; None takes those of the history or the record.
-        history: Raw purchases.
         tables: NAME=FILE of each table that features read.
         trust_pickle: True to load a pickle, which runs the code in it.
         python: Python of the environment that trained the model; None for our own.
@@ -97,7 +96,6 @@ def compare_with_source(
     Args:
         directory: The converted model.
         options: The user's options for the source.
-        repository: The model repository.
         product: The product that the model is for.
         spec: Its new features.yaml; None for the one that is served.
 

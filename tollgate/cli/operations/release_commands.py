@@ -478,8 +478,6 @@ def follow(chosen: Settings, folder: Path, release: Release, *, wait_s: float) -
     Print the desired release, and wait until the local server serves it.
 
     Args:
-        chosen: The settings.
-        folder: The repository.
         release: The release that was made the desired one, or proposed.
         wait_s: Longest time to wait, s; 0 does not wait.
 
@@ -562,12 +560,6 @@ def change(
     Make a release the desired one, or propose it.
 
     Args:
-        chosen: The settings.
-        snapshot: The model repository.
-        release: The release.
-        action: Name of the action.
-        actor: Person who does it.
-        reason: Their reason.
         instead_of: Release that the change is based on; None for any.
     """
     from tollgate.repository.releases import activation
@@ -622,9 +614,7 @@ class Row(msgspec.Struct, frozen=True):
     A version of the model.
 
     Attributes:
-        version: Its number.
         state: "released", "sound", "incomplete" or "bad".
-        releases: Releases that contain it.
         reason: Why it is not sound; empty when it is.
         moved_to: Folder that a bad version was moved to; empty while it is at its
             number.
