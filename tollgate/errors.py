@@ -123,7 +123,6 @@ class ServerError(TollgateError):
     A child process did not start, or died.
 
     Args:
-        process: Its name.
         problem: Description of the event.
         log: The last useful lines it wrote.
     """
@@ -232,7 +231,6 @@ class JournalError(TollgateError):
     A piece of the journal cannot be used.
 
     Args:
-        piece: Name of the piece.
         problem: The defect, with the value.
     """
 
@@ -278,9 +276,7 @@ def part_remedy(distribution: str, folder: str, *, extra: str = "") -> str:
     Describe how to install another distribution of this project.
 
     Args:
-        distribution: Its name.
         folder: Its folder in a checkout.
-        extra: An extra of it.
     """
     source, wheel = (
         f"./{folder}",

@@ -65,9 +65,7 @@ def split(
         customer: Any sortable identifiers; [N].
         label: 1 for fraud; int [N].
         train_start: First training day, UTC.
-        train_days: Number of training days.
         delay_days: Days between training and test: the delay of labels.
-        test_days: Number of test days.
 
     Raises:
         InputError: The training or the test days have no rows.

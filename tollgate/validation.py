@@ -133,7 +133,6 @@ def check_fields(
     Check the declared fields of N rows, and turn them into whole numbers.
 
     Args:
-        fields: The declared fields.
         sent: Values by field name: float64 [N], NaN where a row has none; or texts as
             bytes [N], empty where a row has none.
 

@@ -56,7 +56,6 @@ def run_until_idle(
     Run the loop of a command in the calling thread.
 
     Args:
-        name: Name of the loop.
         step: The work; returns how much there was. It waits for work itself.
         stopped: Ends the loop.
         until_idle_s: Ends the loop after this time without work; None never does.

@@ -121,8 +121,6 @@ class TrialCounter:
     Counts the rows of one trial.
 
     Args:
-        trial: Identity of the trial.
-        repository: Model repository.
         folder: Folder of the counts; counting continues from this trial's file.
 
     Raises:
@@ -309,10 +307,7 @@ class TrialWorker:
     Counts the trials of one product, and ends those that break a gate.
 
     Args:
-        source: Stream to read decisions from.
         repository: Model repository, or the local copy of it.
-        product: Ensemble of the trials.
-        folder: Folder of the counts.
         changing: Context that yields a folder with the repository, and applies the
             changes made there to it; by default the folder is the repository itself.
         refresh: Updates the local copy of the repository.
@@ -488,12 +483,8 @@ class TrialMetrics:
     Exports the counts of trials.
 
     Args:
-        product: Product of the trials.
         trials: Returns the counts of each trial.
         tally: Returns the worker's counts since it started.
-
-    Attributes:
-        registry: Registry that holds this collector.
     """
 
     def __init__(

@@ -111,7 +111,6 @@ class Arm(msgspec.Struct):
     Counts of rows that one of the two releases decided.
 
     Attributes:
-        rows: Number of rows.
         errors: Rows without a usable score.
         degraded: Rows with any degraded bit.
         decisions: Rows by decision.
@@ -119,7 +118,6 @@ class Arm(msgspec.Struct):
         score_sum, score_squares: Sum of the scores, and of their squares.
         scores: Rows by score bin.
         times: Rows by time bin.
-        cluster_rows: Rows by cluster.
         cluster_hits: Rows by cluster for each decision, for errors, for degraded.
     """
 
@@ -152,7 +150,6 @@ class Pairs(msgspec.Struct):
     Counts of rows that both releases decided.
 
     Attributes:
-        rows: Number of rows.
         matrix: Rows by the champion's decision, then by the challenger's.
         cents: Sum of their amounts, in the same order.
         squares: Sum of the squares of their amounts.

@@ -113,8 +113,6 @@ def difference(hits: float, rows: float, *, than: tuple[float, float]) -> Interv
     Estimate the difference of two shares of different rows.
 
     Args:
-        hits: Number of hits.
-        rows: Number of rows.
         than: Hits and rows of the share to subtract.
 
     Source: Newcombe (1998), "Interval estimation for the difference between independent
@@ -136,7 +134,6 @@ def paired_difference(more: float, less: float, *, rows: float) -> Interval:
     Args:
         more: Rows that are hits in the first share only.
         less: Rows that are hits in the second share only.
-        rows: Number of all rows.
 
     Source: Agresti and Min (2005), "Simple improved confidence intervals for comparing
     matched proportions", Stat. Med. 24, 729-740: half a row more in each of four cells.

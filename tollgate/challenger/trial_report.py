@@ -53,8 +53,6 @@ class GroupComparison(msgspec.Struct, frozen=True):
     Comparison of both releases on rows with a common property.
 
     Attributes:
-        name: Name of the property.
-        rows: Number of rows.
         flips: Share of rows with different decisions.
         money: Share of the amount of these rows.
         cents: Amount of these rows, in cents.
@@ -80,8 +78,6 @@ class ReleaseSummary(msgspec.Struct, frozen=True):
     Results of one release on the rows it decided.
 
     Attributes:
-        release: Name of the release.
-        rows: Number of rows.
         shares: Shares of the decisions, by name.
         errors: Share of rows without a usable score.
         degraded: Share of rows with any degraded bit.
@@ -104,7 +100,6 @@ class TrialReport(msgspec.Struct, frozen=True):
     Report of a trial.
 
     Attributes:
-        trial: Identity of the trial.
         rows: Rows that both releases decided.
         other, unfit: Rows left out: of other releases or from before the trial, and
             with other features.
@@ -114,9 +109,7 @@ class TrialReport(msgspec.Struct, frozen=True):
         parts: Comparisons: all rows, by segment, by amount.
         psi: Population stability index of the scores.
         ks: Largest distance of the score distributions.
-        champion, challenger: Results of each release.
         differences: Challenger's share minus the champion's, by name.
-        verdicts: Results of the gates.
     """
 
     trial: Trial

@@ -34,7 +34,6 @@ class Trial(msgspec.Struct, frozen=True):
     Identity of a trial: the two releases and the mode.
 
     Attributes:
-        product: Ensemble of the releases.
         mode: "shadow": the challenger decides the champion's rows again. "canary": the
             same, and the challenger answers some rows itself. "watch": after a
             promotion, the former champion decides the promoted release's rows again.
@@ -57,8 +56,6 @@ class TrialState(msgspec.Struct):
     State of a trial on disk.
 
     Attributes:
-        trial: Identity of the trial.
-        groups: Counts by group.
         seen: Sequence numbers of the counted records, by writer.
         other: Records of other releases, or from before a canary or a watch began.
         unfit: Records of the right release with other features or fields.
@@ -166,8 +163,6 @@ def current_trials(
     List the current trials.
 
     Args:
-        repository: Model repository.
-        product: Ensemble of the trials.
         watch_s: Time in seconds that a promoted release is watched.
         now_s: Wall clock, s since the epoch.
 

@@ -152,9 +152,6 @@ class GatewayMetrics:
         limits: The limits of the gateway's configuration; None if they are not known
             here.
 
-    Attributes:
-        registry: Prometheus registry that holds the metrics.
-
     Raises:
         InputError: The file cannot be opened for reading and truncating.
     """

@@ -189,9 +189,7 @@ class Records(msgspec.Struct, frozen=True, eq=False):
         writer: Id of the writer; 16 hexadecimal digits, drawn by each process.
         first_sequence: Sequence number of the first record; a writer counts from 0. A
             dropped record has a number, too, so a gap reveals it.
-        product: Product that decided.
         release: Release that decided.
-        spec_hash: Hash of the feature spec.
         entities: Names of the product's entities, in the order of its spec.
         decided_us: Wall-clock time of the decision, µs; int64 [N].
         transaction_id: N ids as sent.

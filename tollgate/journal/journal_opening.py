@@ -34,7 +34,6 @@ def open_writer(
 
     Args:
         url: Address of the Redis, or the cluster, that holds the stream.
-        heading: Values that all its records share.
         folder: Folder of the spools, with one subfolder per product; empty for none.
         extra_commands: See JournalWriter.
         extra_commands_url: Address for these commands; empty for the stream's.

@@ -23,9 +23,7 @@ class Heading(msgspec.Struct, frozen=True):
     Values that all records of a writer share.
 
     Attributes:
-        product: Product that decides.
         release: Release that decides.
-        spec_hash: Hash of the feature spec.
         entities: Names of the product's entities.
         fields: Names of its declared fields.
     """
@@ -83,8 +81,6 @@ def to_records(
 
     Args:
         batches: Batches in the order of their numbers.
-        heading: Values that they share.
-        writer: Id of the writer.
         first_sequence: Sequence number of the first row.
     """
     context = np.frombuffer(
@@ -168,7 +164,6 @@ class Chunk(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         first: Sequence number of its first record.
-        rows: Number of records.
         decided_us: Time of its oldest decision, µs since the epoch.
         raw: Encoded chunk.
         extra_commands: Commands to send with it.

@@ -51,7 +51,6 @@ class JournalSpool:
     Args:
         folder: Folder of the segments; created if missing, with access for this user
             only.
-        product: Product of the records.
         most_bytes: Maximum size of the folder.
 
     Raises:

@@ -164,7 +164,6 @@ class JournalStream:
     The stream of one product.
 
     Args:
-        product: Product of the records.
         line: Connection to the Redis that holds the stream; closed with this.
         store: Connection to the Redis for other commands; closed with this. None for
             the same Redis.

@@ -331,7 +331,6 @@ class JournalWriter:
     Writes the decisions of one step to the journal.
 
     Args:
-        heading: Values that all its records share.
         stream: Stream to send to; closed with the writer.
         spool: Spool for chunks that the stream does not take; None for none. Closed
             with the writer.

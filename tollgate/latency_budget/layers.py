@@ -58,7 +58,6 @@ class Judged(msgspec.Struct, frozen=True):
     Comparison of one layer with its budget.
 
     Attributes:
-        layer: Its name.
         mean_ms: Mean of all requests.
         p50_ms: Median of the requests; None where only the mean is known.
         p99_ms: 99th percentile of the requests; None where only the mean is known.

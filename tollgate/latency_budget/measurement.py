@@ -39,7 +39,6 @@ class Load(msgspec.Struct, frozen=True):
         warm_up_s: Time at the beginning that does not count, s.
         rows: Rows in each request.
         dry: True if they are dry runs, which store nothing.
-        seed: Seed of their generation.
     """
 
     rate_per_s: float = 200.0
@@ -55,7 +54,6 @@ class Measured(msgspec.Struct, frozen=True, eq=False):
     Results of a load.
 
     Attributes:
-        load: The load.
         sent: Results of each request that counts.
         split: The layers of those that were answered.
         counts: Triton's counts of the product and of each step for the run.
@@ -96,10 +94,7 @@ def measure(
     Send a load to a running server of this machine, and record its batches meanwhile.
 
     Args:
-        server: Address of the server.
         load: The load, of synthetic purchases.
-        state: State folder of the server.
-        models: The product.
         spec: Feature spec; says what its requests contain.
 
     Raises:

@@ -64,7 +64,6 @@ def record_batches(state: Path, steps: Sequence[str]) -> Iterator[list[Batches]]
     Record the batches of steps while the block runs.
 
     Args:
-        state: State folder of their server, on this machine.
         steps: Models to record; reports of others are left out.
 
     Yields:

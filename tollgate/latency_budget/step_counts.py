@@ -23,7 +23,6 @@ class Counts(msgspec.Struct, frozen=True):
 
     Attributes:
         requests: Requests that it answered.
-        rows: Rows in them.
         batches: Number of calls of the model.
         whole_ns: Time from the arrival of requests until their answers, summed over
             them, ns.

@@ -46,7 +46,6 @@ class Bodies(msgspec.Struct, frozen=True, eq=False):
     The gRPC bodies of N requests in a file.
 
     Attributes:
-        path: Path of the file.
         offsets: Offset of each body, and the end of the last one; uint64 [N + 1].
         rows: Rows in each request.
         poisoned: Rows of each request that break a rule; uint8 [N].
@@ -100,7 +99,6 @@ def bodies_from(requests: Sequence[bytes], *, path: Path) -> Bodies:
 
     Args:
         requests: N encoded ModelInferRequests with equally many rows.
-        path: Path of the file to write.
     """
     framed = [frame(one) for one in requests]
     path.write_bytes(b"".join(framed))

@@ -94,7 +94,6 @@ def good_request(rows: int, *, tag: str) -> Request:
     Write a request that the fraud product answers.
 
     Args:
-        rows: Number of purchases.
         tag: Makes its transaction ids unique.
     """
     now_us = time.time_ns() // 1000

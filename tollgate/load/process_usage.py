@@ -17,7 +17,6 @@ class Use(msgspec.Struct, frozen=True):
     Memory and processor time of several processes together.
 
     Attributes:
-        processes: Number of processes.
         pss_mb: Memory, a page that n share counted 1/n to each (10^6 bytes).
         rss_mb: Memory, shared pages counted in full by each (10^6 bytes).
         cpu_s: Processor time since they started.

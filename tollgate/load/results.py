@@ -64,7 +64,6 @@ class Ended(msgspec.Struct, frozen=True):
     Attributes:
         number: Index in the order in which calls were due.
         sent_ns: Time at which its last byte was sent, from the beginning; -1: never.
-        ended_ns: Time at which it ended.
         how: The way it ended.
         status: gRPC status; -1: none came.
         words: Message of the status.
@@ -159,7 +158,6 @@ def collect_results(
     Args:
         ended: Result of each, in any order.
         at_s: Time at which each was due, s from the beginning; float64 [N].
-        rows: Rows in each.
         poisoned: Rows of each that break a rule; uint8 [N]; None for none.
         begin_s: Beginning of the run, on time.perf_counter.
         sender_cpu_s: Processor time of the sender, s.

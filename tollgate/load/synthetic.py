@@ -80,10 +80,6 @@ def synthetic_requests(
     Generate requests of synthetic purchases that happened just now.
 
     Args:
-        spec: Feature spec of the product.
-        count: Number of requests.
-        product: Name of the ensemble.
-        rows: Rows in each request.
         seed: The same seed, the same purchases, except for their times.
         dry_run: True for requests that store nothing.
         deadline_s: Deadline of each request, s.

@@ -67,11 +67,9 @@ class ReleaseWindows:
     Decisions of one release, cut into windows.
 
     Args:
-        release: Name of the release.
         reference: Training distribution to compare with, or the reason why there is
             none.
         size: Number of valid decisions in a window.
-        limits: Limits of the accepted drift.
 
     Attributes:
         mix: Counts of all its decisions.

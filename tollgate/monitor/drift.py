@@ -257,7 +257,6 @@ class ColumnResult(msgspec.Struct, frozen=True, kw_only=True):
     Result of one column in one window.
 
     Attributes:
-        kind, name: Kind and name of the column.
         state: "drift" if even the least distance exceeds a limit; "unsure" if only the
             estimate does; "untold" if it cannot be judged here.
         found: Estimated distance from training.
@@ -289,8 +288,6 @@ def judge(
 
     Args:
         tally: Counts of the window.
-        reference: Training distribution to compare with.
-        limits: Limits of the accepted drift.
         look: Number of this window among those of its kind, from 1 on.
     """
     # Per column: values and missing values, each compared in served and training rows.

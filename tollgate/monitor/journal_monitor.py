@@ -65,7 +65,6 @@ class ChainReader:
     Reads the new links of a journal.
 
     Args:
-        folder: Folder of the journal.
         since_us: Segments whose newest time is before this are left out, µs since the
             epoch.
 
@@ -73,7 +72,6 @@ class ChainReader:
         product: Product of the journal; empty before the first link is read.
         pending: Links of unread segments, by number; the reader of a segment removes
             its link.
-        releases: Links that archive releases.
         label_changes: Number of links that change the result of labels: labels and
             tombstones.
     """
@@ -202,7 +200,6 @@ def rows_of(own: pl.DataFrame, reference: Reference | None) -> MonitoredRows:
     Prepare the decisions of one release for counting.
 
     Args:
-        own: Decisions of the release.
         reference: Training distribution to compare with; None for none.
     """
     consent = own["consent"].to_numpy()
@@ -261,7 +258,6 @@ class MonitorOptions(msgspec.Struct, frozen=True):
 
     Attributes:
         window: Number of valid decisions in a window.
-        limits: Limits of the accepted drift.
         since_us: Segments whose newest decision is before this are not read, µs since
             the epoch.
         lag_us: Age at which decisions are judged by their labels, µs; 0 for the label
@@ -282,13 +278,10 @@ class ProductMonitor:
     Monitor of the journal of one product.
 
     Args:
-        folder: Folder of the journal.
         repository: Model repository, for releases that the journal did not archive;
             None for none.
-        options: Options of the monitor.
 
     Attributes:
-        product: Product of the journal.
         streams: Decisions by release, for the releases that decided last.
         unread: Segments that the last look could not read, by number, with the cause.
         spec: Feature spec of the newest release whose spec is known.
@@ -493,8 +486,6 @@ class Journals:
     Args:
         named: Folders of the journals; empty for all in `home`.
         home: Folder with one journal per product.
-        repository: See ProductMonitor.
-        options: See ProductMonitor.
 
     Attributes:
         monitors: Monitors of the journals that exist, in the order in which they were

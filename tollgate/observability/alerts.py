@@ -71,7 +71,6 @@ def rule_files(
     Write the rules of products.
 
     Args:
-        repository: The model repository.
         products: Ensembles in it.
         runbooks: Address in front of /NAME.md of an alert's runbook.
         select: Labels of the installation, if Prometheus also scrapes others; each rule
@@ -248,8 +247,6 @@ def alerts(product: str, slo: Slo, *, steps: tuple[str, ...]) -> list[Alert]:
     Write the alerts of one product's slo.yaml.
 
     Args:
-        product: The ensemble.
-        slo: Its slo.yaml.
         steps: Its models.
     """
     of = f'product="{product}"'

@@ -40,9 +40,7 @@ class Panel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     One panel.
 
     Attributes:
-        title: Title of the panel.
         unit: Grafana's name of the unit.
-        queries: Its queries.
         kind: Grafana's type of visualisation.
         text: Explanation for the reader.
     """
@@ -67,8 +65,6 @@ class Board(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         uid: Its id in links and file names.
-        title: Its title.
-        rows: Its rows of panels.
     """
 
     uid: str

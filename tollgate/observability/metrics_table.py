@@ -22,7 +22,6 @@ class MetricRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         name: Name in queries; a histogram without _bucket, _sum and _count.
         kind: Prometheus type: counter, gauge, histogram.
         text: Its meaning.
-        unit: Unit of its value.
         labels: Names of its labels, without `le`.
         since: First version of Tollgate that has it.
     """
@@ -72,7 +71,6 @@ class Metric(msgspec.Struct, frozen=True):
     One metric with its page.
 
     Attributes:
-        page: Page that it is on.
         row: Its row of the table.
     """
 

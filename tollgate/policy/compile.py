@@ -371,7 +371,6 @@ def load_policy(
     Read, check and compile a policy.yaml.
 
     Args:
-        path: The file.
         feature_names: Columns of `features`, in order.
         fields: Declared fields of the request; words of a category are checked where
             its vocabulary is given.
@@ -619,7 +618,6 @@ def refuse_sensitive(document: Document, inputs: Iterable[str]) -> tuple[str, ..
     Return the attributes that must not influence decisions.
 
     Args:
-        document: The policy.
         inputs: Names of features, fields and ids.
 
     Raises:

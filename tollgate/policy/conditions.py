@@ -235,9 +235,7 @@ class Names:
     Variables that the conditions of one policy may name.
 
     Args:
-        document: The policy.
         feature_names: Columns of `features`.
-        fields: Declared fields of the request.
         amount: True if the product has money.
 
     Raises:

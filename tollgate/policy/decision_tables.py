@@ -72,7 +72,6 @@ class ConditionTable:
 
     Args:
         segments: Segments, which do not overlap.
-        rules: Rules, in their order.
     """
 
     def __init__(

@@ -100,7 +100,6 @@ class Meaning(msgspec.Struct, frozen=True):
     A degraded bit's effect on a decision.
 
     Attributes:
-        bit: Its value.
         code: Position of the reason code that it gives.
         at_least: Lowest decision with this bit, regardless of the rules.
         fallback: Decision in place of the thresholds; the score is not used.
@@ -141,7 +140,6 @@ class Policy(msgspec.Struct, frozen=True, eq=False):
     A compiled policy: everything that decides the purchases of one product.
 
     Attributes:
-        product: Name of the ensemble.
         labels: Names of the K probability columns.
         score: Computation of a score from them.
         sum_within: Largest distance of their sum from 1; None for any sum.
@@ -156,8 +154,6 @@ class Policy(msgspec.Struct, frozen=True, eq=False):
         contributions: Code of a feature that raised the score; by feature.
         consent: Declared field that says whether a row may be stored; None for none.
         idempotency_s: Time that a decision is valid for its transaction id, s.
-        tables: Conditions of segments and rules, as arrays.
-        levels: The thresholds, as arrays.
         score_cuts: Scores at which a decision may change, ascending.
         notice: Content of a notice; None for a product that sends none.
         sensitive: Attributes that must not influence decisions; none is an input.

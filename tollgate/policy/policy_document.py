@@ -38,9 +38,6 @@ class Source:
     """
     A YAML file, with the lines of its keys.
 
-    Args:
-        path: The file.
-
     Raises:
         PolicyError: It cannot be read, is no YAML, or has a key twice.
     """

@@ -21,7 +21,6 @@ class Reason(msgspec.Struct, frozen=True):
     One reason.
 
     Attributes:
-        code: Its code.
         text: Text for a person; the code if it has no text.
         feature: Feature that raised the score; empty for a code of the decision.
         contribution: Its contribution on the model's margin; NaN for a code of the
@@ -50,7 +49,6 @@ def select_reasons(
             not reported, unless no feature has one.
         codes: Codes of the decision; they come first, in its order.
         contributions: Contribution of each feature to the score; float64 [F].
-        feature_names: Names of these F features.
         feature_texts: Texts of features where the policy maps none.
 
     Returns:

@@ -225,7 +225,6 @@ def open_spool(folder: str, spec_path: Path, *, product: str) -> PurchaseSpool |
     Args:
         folder: Parent folder; each product gets a folder in it. Empty for no spool.
         spec_path: The features.yaml that scores its purchases.
-        product: The product.
     """
     if not folder:
         return None

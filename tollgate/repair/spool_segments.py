@@ -37,7 +37,6 @@ class SegmentHeader(msgspec.Struct, frozen=True):
     Describe the events of a segment.
 
     Attributes:
-        product: Product of the events.
         state: State hash of the features that scored them, 16 hexadecimal digits.
         spec: That features.yaml, so that they can be applied after a release.
         first: Sequence number of the first event, as its writer counts.
@@ -56,7 +55,6 @@ class Segment(msgspec.Struct, frozen=True):
     Hold a segment that was read.
 
     Attributes:
-        header: Description of its events.
         events: The events, as tollgate/stream/events.py encodes them.
         missing: Events that its writer took and could not write, by their numbers.
         torn_bytes: Bytes at the end that make no complete frame.
@@ -168,10 +166,6 @@ class SegmentFile:
     Write a segment, which is locked until it is closed.
 
     It gets its name when its head is on disk, so no reader sees half a head.
-
-    Args:
-        path: Path of the segment.
-        header: Description of its events.
 
     Raises:
         OSError: The file cannot be created.

@@ -21,8 +21,6 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644) -> None:
     Write a file under another name, flush it to disk, then rename it into place.
 
     Args:
-        path: The file.
-        content: Its complete content.
         mode: Permissions; by default all users may read it, since the server may run as
             another user.
 

@@ -50,7 +50,6 @@ def read_config(repository: Path, model: str, *, config_name: str = "") -> Model
     Read the configuration of one model.
 
     Args:
-        repository: The model repository.
         model: Directory and name of the model.
         config_name: Named configuration that takes precedence; empty for none.
 
@@ -130,7 +129,6 @@ def add_canary(ensemble: ModelConfig, *, step: str, version: int) -> None:
 
     Args:
         ensemble: Changed in place; its versions are pinned already.
-        step: The model.
         version: The challenger's version.
     """
     steps = ensemble.ensemble_scheduling.step

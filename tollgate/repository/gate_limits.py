@@ -20,7 +20,6 @@ class Gates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     The content of a gates.yaml; a missing key has its default, null disables a gate.
 
     Attributes:
-        version: Version of the file format.
         min_rows: Number of rows below which nothing is judged.
         flips_share: Maximum share of rows with another decision.
         p99_ms: Maximum time of 99 of 100 rows: in the server for a canary, unless the

@@ -25,8 +25,6 @@ class Product(msgspec.Struct, frozen=True):
 
     Attributes:
         repository: The model repository it was read from.
-        name: Name of the ensemble.
-        ensemble: Its configuration.
         steps: Configuration per step, in the order in which data flows.
         config_name: Named configuration that was requested; empty for none.
     """
@@ -83,8 +81,6 @@ def read_product(repository: Path, product: str, *, config_name: str = "") -> Pr
     An operation that needs more of the repository takes a `RepositorySnapshot`.
 
     Args:
-        repository: The model repository.
-        product: Name of the ensemble.
         config_name: Named configuration to read if a model has it.
 
     Raises:
@@ -107,8 +103,6 @@ def assemble_product(
     Assemble a product from the configurations that a function returns.
 
     Args:
-        repository: The model repository.
-        product: Name of the ensemble.
         config_name: Named configuration that the function reads if a model has it.
         read: Returns the configuration of a model.
 

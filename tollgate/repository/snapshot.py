@@ -42,11 +42,9 @@ class RepositorySnapshot:
     change the messages and structures that they get; `configs.merge` copies.
 
     Args:
-        folder: The model repository.
         config_name: Named configuration to read if a model has it; empty for none.
 
     Attributes:
-        folder: The model repository.
         config_name: The named configuration.
     """
 

@@ -147,8 +147,6 @@ def publish_version(repository: Path, *, step: str, source: Path) -> int:
     Copy a directory into the repository as the next version of a step.
 
     Args:
-        repository: The model repository.
-        step: Model that the version belongs to.
         source: Directory with the files of the version; Python's byte code is left out.
 
     Returns:
@@ -168,8 +166,6 @@ def staged_version(repository: Path, *, step: str, source: Path) -> Iterator[Sta
     Copy a directory into a staging folder; remove the copy at the end if still there.
 
     Args:
-        repository: The model repository.
-        step: Model that the version belongs to.
         source: Directory with the files of the version; Python's byte code is left out.
 
     Raises:

@@ -76,7 +76,6 @@ def tensors_of(
     Read the `input` or the `output` list of a configuration, by name.
 
     Args:
-        declared: The list.
         origin: Text that names the model that declares them.
         batched: True if the model takes batches; this matters next to a model that does
             not.

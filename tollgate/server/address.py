@@ -33,9 +33,7 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         metrics_url: Address that Prometheus scrapes.
         pid: Process id of tritonserver.
         repository: The model repository that it serves, absolute.
-        products: The ensembles.
         admin_secret: Secret that opens the control API.
-        store_url: Address of the online store.
         journal_url: Address of the stream for decisions; empty if none is used.
         slots: Folder of its own copies of that repository, absolute; empty if it reads
             the repository itself.
@@ -95,10 +93,6 @@ def announce(
 
     Args:
         triton: The server; it holds the lock of the state folder.
-        state: The state folder.
-        repository: The model repository.
-        products: The ensembles.
-        store_url: Address of the online store.
         side_port_url: Address of the admin port; empty if there is none.
         origin: Address of the object store that the repository mirrors.
     """

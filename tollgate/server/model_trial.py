@@ -104,7 +104,6 @@ def require_answers(
 
     Args:
         server: A server that has loaded it.
-        step: The model.
         version: Its version, queried directly.
         trial: Rows to send and expected answers; sent in batches of 1, 8 and 32 rows.
 
@@ -218,8 +217,6 @@ def prove(
 
     Args:
         version: Directory with its files; no other process changes it.
-        snapshot: The model repository.
-        product: Name of the ensemble.
         measure: Times a model.onnx: rows of a batch -> µs per row.
         progress: Called with a description of each check that passed.
 

@@ -215,7 +215,6 @@ def rehearse(staged: Staging, *, models: Product, trial: Trial) -> float:
 
     Args:
         staged: The version; server and repository are created next to it.
-        models: The product that it is for.
         trial: Rows to send and the expected answers.
 
     Returns:
@@ -257,8 +256,6 @@ class Published(msgspec.Struct, frozen=True):
     A version that is in the repository now.
 
     Attributes:
-        step: The model.
-        version: Its number.
         us_per_row: Rows of a batch -> the fastest time per row, µs.
         budget: Budget that the time was compared with.
         release: Release that goes on deciding at the server that loaded the version;
@@ -294,8 +291,6 @@ def publish(
 
     Args:
         source: Folder with model.onnx and artifact.json; it is not changed.
-        repository: The model repository.
-        product: Name of the ensemble.
         server: A server of that repository to load the version into, next to those that
             serve; None publishes the files alone.
         dry_load: Load it into a temporary server before it is published.

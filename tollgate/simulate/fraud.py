@@ -58,13 +58,7 @@ class Frauds(msgspec.Struct, frozen=True):
 
 
 class Scenarios:
-    """
-    State from day to day: compromised terminals and cards, each with its end.
-
-    Args:
-        population: Customers and terminals that the scenarios can hit.
-        seed: Seed of the whole simulation.
-    """
+    """State from day to day: compromised terminals and cards, each with its end."""
 
     def __init__(self, population: Population, *, seed: int) -> None:
         self._seed = seed
@@ -107,9 +101,7 @@ def draw_victims(
     Draw the terminals taken over and the customers whose card is stolen on a day.
 
     Args:
-        population: Customers and terminals that the scenarios can hit.
         day: Day of the history, from 0.
-        seed: Seed of the whole simulation.
 
     Returns:
         Numbers of terminals and of customers, each without repetition; int32.
@@ -155,9 +147,7 @@ def draw_label_delays(rows: int, day: int, *, seed: int) -> npt.NDArray[np.int64
     would reveal the outcome.
 
     Args:
-        rows: Number of purchases.
         day: Day of the history, from 0.
-        seed: Seed of the whole simulation.
 
     Returns:
         Whole seconds, at least 1; int64 [rows].

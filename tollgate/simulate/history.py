@@ -60,7 +60,6 @@ def check_span(customers: int, *, days: int, start: datetime.date) -> None:
 
     Args:
         customers: Number of customers, already checked.
-        days: Length of the history.
         start: Its first day.
 
     Raises:
@@ -112,7 +111,6 @@ def simulate(
     Args:
         customers: Number of customers, active or not.
         terminals: Number of terminals, in use or not.
-        days: Length of the history.
         start: Its first day, UTC.
         seed: Seed, at least 0.
         radius: Reach of a customer; the map's side is 100. A customer without a

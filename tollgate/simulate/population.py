@@ -97,7 +97,6 @@ def draw_population(
         customers: Number of customers, at least 1.
         terminals: Number of terminals, at least 1.
         radius: Distance that a customer goes, in units of the map (its side is 100).
-        seed: Seed of the whole simulation.
     """
     habits = generator(seed, Stream.CUSTOMER_HABITS)
     places = generator(seed, Stream.CUSTOMER_PLACES).uniform(0, SIDE, (customers, 2))

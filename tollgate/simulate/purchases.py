@@ -43,7 +43,6 @@ def draw_purchases(population: Population, day: int, *, seed: int) -> Purchases:
     Args:
         population: Customers, their habits, and terminals.
         day: Day of the history, from 0.
-        seed: Seed of the whole simulation.
     """
     active = population.active_customers
     counts = generator(seed, Stream.PURCHASE_COUNTS, day=day).poisson(
@@ -78,7 +77,6 @@ def _draw_cents(
     Args:
         mean_cents: Mean of each purchase's customer; float64 [rows].
         day: Day of the history, from 0.
-        seed: Seed of the whole simulation.
 
     Returns:
         Whole cents, at least 0; int64 [rows].

@@ -59,9 +59,6 @@ class StreamConsumer:
     Apply the events of one source to one product's store.
 
     Args:
-        source: Source of the events.
-        writer: Writes them to the store.
-        metrics: The metrics to update.
         marks: The feeds' watermarks; None writes none.
         batch_events: Events polled at once.
         now_us: The wall clock, µs since the epoch.
@@ -237,11 +234,7 @@ class FeedMarks:
     events again moves nothing back.
 
     Args:
-        source: Source of the events.
-        store: Store of the watermarks.
-        product: The product.
         feeds: Feeds that the source carries; others are not written.
-        metrics: The metrics to update.
         now_us: The wall clock, µs since the epoch.
         interval_s: Interval between writes.
     """

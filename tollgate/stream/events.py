@@ -44,9 +44,7 @@ class Decoded(msgspec.Struct, frozen=True):
     Hold a batch of decoded messages.
 
     Attributes:
-        purchases: The purchase events.
         purchase_at: Index of the message of each purchase.
-        labels: The label events.
         label_at: Index of the message of each label.
         poison: Message -> its error.
     """

@@ -38,7 +38,6 @@ class KafkaEnds:
 
     Args:
         consumer: A confluent_kafka.Consumer; queried between its polls.
-        topic: Its topic.
         now_us: The wall clock, µs since the epoch.
     """
 
@@ -168,8 +167,6 @@ def _produce(
     Produce messages and wait for their acknowledgements.
 
     Args:
-        producer: A confluent_kafka.Producer.
-        topic: Topic to write to.
         messages: Bytes of each, and its key or headers.
         timeout_s: Longest wait for the acknowledgements.
 
@@ -213,9 +210,6 @@ class KafkaSource:
         group: Consumer group; a new group starts at the earliest event.
         settings: librdkafka's own, such as TLS and SASL.
         now_us: The wall clock, µs since the epoch.
-
-    Attributes:
-        name: Name of the topic.
 
     Raises:
         InputError: A setting is unknown, wrong, or required by this module.

@@ -17,7 +17,6 @@ class StreamGroup:
 
     Args:
         redis: A redis-py client that returns bytes; its errors are passed on.
-        name: Name of the group.
     """
 
     def __init__(self, redis: Any, name: str) -> None:

@@ -53,7 +53,6 @@ class Leases:
     Args:
         redis: A redis-py client that returns bytes.
         prefix: Prefix of the keys used here.
-        partitions: Number of partitions.
         lease_s: Time for which a partition stays with a silent consumer.
     """
 
@@ -158,9 +157,6 @@ class RedisSource:
             that are not applied yet stay in any case. None never removes any.
         lease_s: Time after which other consumers take the partitions of a dead one.
         now_us: The wall clock, µs since the epoch.
-
-    Attributes:
-        name: Name of the feed.
 
     Raises:
         InputError: The address is not one of Redis, or there are no partitions.

@@ -13,9 +13,7 @@ class Message(msgspec.Struct, frozen=True):
     Hold one message.
 
     Attributes:
-        value: Its bytes.
         position: Its position: stream or partition, and id.
-        partition: Number of the partition.
     """
 
     value: bytes

@@ -50,9 +50,6 @@ def serve_admin_port(
 
     Args:
         supervisor: The supervisor whose state is served.
-        metrics: Its metrics.
-        detectors: The checks of versions that no release names.
-        host: Address to listen on.
         port: TCP port; 0 takes a free one.
 
     Returns:

@@ -24,7 +24,6 @@ class Fault(msgspec.Struct, frozen=True):
     Attributes:
         time: Time when it was noticed, RFC 3339 in UTC.
         part: The process, step or product that failed.
-        what: Description of the fault.
         mended_s: Seconds from notice to repair; None if it was not repaired.
         outcome: Description of how it ended.
         release: Release that was served at that time.
@@ -50,9 +49,6 @@ class FaultLog:
     Append faults to a file of the state folder; drop the older half when it is full.
 
     Products are repaired in parallel, so several threads may add.
-
-    Args:
-        state: The state folder.
     """
 
     def __init__(self, state: Path) -> None:

@@ -32,9 +32,6 @@ class HealthProbe:
 
     Args:
         server: The server; its address may not change.
-        product: Name of the ensemble.
-        interval_s: Seconds between two requests.
-        timeout_s: Seconds to wait for an answer.
         observe: Called with the seconds that each answer took.
 
     Attributes:

@@ -124,9 +124,7 @@ class ProductSupervisor:
     Supervise one product in its own thread, so that a hanging action delays no other.
 
     Args:
-        product: The product.
         others: The other products of the server.
-        triton: The server.
         recovery: Repairs parts and logs faults.
         restart: Restarts the server, for the reason given.
     """

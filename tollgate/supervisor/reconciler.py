@@ -43,7 +43,6 @@ class ReconcileStatus(msgspec.Struct, frozen=True):
     The state of a server's reconciliation for one product.
 
     Attributes:
-        product: Name of the ensemble.
         desired: Release that the repository names; empty if it names none.
         running: Release that answers.
         state: "converged" when both are the same; "converging" during a switch;
@@ -75,8 +74,6 @@ class Reconciler:
 
     Args:
         serving: Record of what the server has loaded.
-        source: The model repository.
-        product: Name of the ensemble.
         config_name: Named configuration to use if a model has it.
         problem: Reason why no release of the product is loaded yet; empty if one is.
         on_failure: Called with release and reason when a release could not be loaded,

@@ -44,7 +44,6 @@ class Flapping:
         Count a failure, before the part is repaired.
 
         Args:
-            part: The part that failed.
             now_s: Time on a monotonic clock, seconds.
 
         Returns:
@@ -107,7 +106,6 @@ class Recovery:
 
         Args:
             part: The part that is broken.
-            what: Description of the fault.
             action: Repairs it, or raises ServerError or RepositoryError.
             product: Product of the part; empty for a part that all products share.
 

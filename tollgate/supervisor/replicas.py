@@ -139,7 +139,6 @@ def wait_for_release(
 
     Args:
         url: Address of its admin port, "http://host:port".
-        release: The release.
         repository: The repository that the server follows.
         wait_s: Longest time to wait, s.
         report: Called with each step that the server takes meanwhile.

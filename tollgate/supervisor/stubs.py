@@ -34,7 +34,6 @@ class Stub(msgspec.Struct, frozen=True):
     A process that runs an instance of a Python step.
 
     Attributes:
-        pid: Its process id.
         step: The instance that it runs.
         stopped: True if a signal stopped it: it lives and does nothing. A process that
             a debugger holds does not count.

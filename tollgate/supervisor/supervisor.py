@@ -37,7 +37,6 @@ class ServingProcesses:
     A running server with its products.
 
     Args:
-        embedded: The processes.
         announce: Publishes the server's address to other processes, after each start.
     """
 
@@ -87,7 +86,6 @@ class Supervisor:
     Attributes:
         draining: True if it is about to stop: not ready, whatever the health probes
             say.
-        products: The products that it serves.
         ticked_s: Time of its last check, on the monotonic clock.
         recycled: Number of steps restarted although they worked.
         stubs: The steps' processes, as of the last check.

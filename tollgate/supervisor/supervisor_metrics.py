@@ -101,11 +101,8 @@ class ReportedRelease(msgspec.Struct, frozen=True):
     A release that answers, or is on trial.
 
     Attributes:
-        product: Name of the product.
-        release: Name of the release.
         role: champion, canary or shadow.
         percent: Share of the customers that it answers, in percent.
-        versions: Version per step.
     """
 
     product: str
@@ -255,9 +252,6 @@ def trained_log_odds(artifact: Path) -> tuple[float, float] | None:
     Compute the distribution of training scores from their recorded quantiles.
 
     Between two quantiles, log-odds are assumed to be uniformly distributed.
-
-    Args:
-        artifact: An artifact.json.
 
     Returns:
         Mean, relative to the smallest possible value, and standard deviation of the

@@ -52,11 +52,6 @@ def validate(repository: Path, *, product: str, version: int) -> Verdict:
     Check a version of a product's model step, in this process.
 
     Runs the checks of `publish`, without a separate server.
-
-    Args:
-        repository: The model repository.
-        product: Name of the ensemble.
-        version: Number of the version.
     """
     snapshot = RepositorySnapshot(repository)
     try:

@@ -48,9 +48,6 @@ class DetectedVersion(msgspec.Struct, frozen=True):
     A version that no release names.
 
     Attributes:
-        product: Name of the ensemble.
-        step: Name of the model.
-        version: Number of the version.
         state: "sound" (valid), "incomplete" or "bad".
         reason: Reason why it is not valid; empty if it is.
         since: Time when this state was found, RFC 3339 in UTC.
@@ -83,7 +80,6 @@ class VersionDetector:
 
     Args:
         repository: The model repository, a folder.
-        product: Name of the ensemble.
         quiet_s: Seconds for which the files must be unchanged before a version counts
             as bad: a copy may pause.
         on_bad: Called once with each bad version.
@@ -266,9 +262,6 @@ class ShadowStarter:
     Start shadow trials of versions that were copied in, one at a time.
 
     If several servers follow one repository, the first of them starts the trial.
-
-    Args:
-        repository: The model repository.
     """
 
     def __init__(self, repository: Path) -> None:

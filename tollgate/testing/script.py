@@ -48,7 +48,6 @@ class Asked(msgspec.Struct, frozen=True):
     A row that was requested.
 
     Attributes:
-        transaction_id: As text.
         values: Input -> value; ids as text, unless they are not UTF-8.
         dry_run: True if the request is a dry run.
         deadline_us: Time left according to the request; None without one.

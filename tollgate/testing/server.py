@@ -183,11 +183,8 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
     Serve one product, by script.
 
     Args:
-        product: Name of the ensemble.
         inputs: Required inputs: name -> type.
         fields: Optional inputs.
-        script: The answers.
-        faults: The faults.
     """
 
     def __init__(
@@ -364,8 +361,6 @@ class ServerTls(msgspec.Struct, frozen=True):
     Configure the TLS of a test server; PEM.
 
     Attributes:
-        certificate: The server's certificate.
-        key: Its key.
         callers: CA of the callers' certificates; None requires none.
     """
 
@@ -382,7 +377,6 @@ class TestServer:
     any other row gets an answer from the script: by id, else by rule, else `default`.
 
     Args:
-        product: Name of the ensemble.
         inputs: Required inputs: name -> BYTES, FP64 or INT64.
         fields: Optional inputs, as features.yaml declares.
         default: The answer to a row without any other.

@@ -32,12 +32,10 @@ class BatchSpan(msgspec.Struct, frozen=True, array_like=True):
     One call of a step; times in µs on the machine's monotonic clock.
 
     Attributes:
-        step: The model.
         process: Its process id: instances of a step work in parallel.
         number: Number of the batch among those that the process reported, from 0.
         start_us: Time when the step took the batch.
         end_us: Time when it had all answers.
-        rows: Number of rows in the batch.
         requests: Request ids that the callers gave; empty if they do not fit into a
             line.
     """
@@ -99,7 +97,6 @@ class BatchSpanWriter:
 
         Args:
             requests: The requests of the batch.
-            rows: Number of rows in all of them.
             began_us: Time when the step took the batch.
         """
         try:

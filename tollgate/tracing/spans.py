@@ -27,7 +27,6 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
         trace_id: 32 hexadecimal digits.
         span_id: 16 hexadecimal digits.
         parent_id: 16 hexadecimal digits; empty if there is no parent.
-        name: Name of the operation.
         start_ns: Start, ns since the epoch.
         end_ns: End, ns since the epoch.
         attributes: Details: ids of transactions, never of people.

@@ -67,13 +67,9 @@ def write_named(
     Write configs/NAME.pbtxt of each step that differs; on an error, write nothing.
 
     Args:
-        repository: The model repository.
         configs: Configurations that the server was started with.
-        candidate: The settings.
-        name: Name of the configuration.
         roles: Maps the steps to their roles.
         head: Description of how they were found; paragraphs.
-        question: Options of the linter for the result.
 
     Returns:
         Paths of the files.
@@ -148,7 +144,6 @@ class TuningOptions(msgspec.Struct, frozen=True):
         rows: Rows in each request.
         p99_ms: Limit of the 99th percentile; None for the aim of slo.yaml.
         rate_per_s: Requests per second to begin with.
-        seed: Seed of the random draws.
         cores: Cores of the server.
         command: Command line that repeats the tuning, without names of folders.
     """
@@ -174,7 +169,6 @@ class Bench:
     Args:
         server: The running server.
         wanted: Goal and limits of the tuning.
-        traffic: The requests to send.
         state: The server's state folder.
 
     Attributes:

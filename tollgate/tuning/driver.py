@@ -34,7 +34,6 @@ class Traffic(msgspec.Struct, frozen=True):
     The requests of a tuning.
 
     Attributes:
-        product: Name of the ensemble.
         spec: Feature spec of the product; says what its requests contain.
         rows: Rows in each request.
         within_ms: Latency that the SLO promises, ms.
@@ -56,8 +55,6 @@ class Driver:
     Runs loads on a server of this machine.
 
     Args:
-        server: Address of the server.
-        traffic: The requests to send.
         sender: Sends them.
     """
 
@@ -114,8 +111,6 @@ def run_figures(
     Compute the figures of a run; its warm-up, half a second, does not count.
 
     Args:
-        results: Results of its requests.
-        traffic: The requests that were sent.
         rate_per_s: Requests per second; 0 when they came one after the other.
         used_s: Processor time of the server, warm-up included, s.
     """

@@ -26,7 +26,6 @@ class RunFigures(msgspec.Struct, frozen=True):
         p50_ms: Median latency from when a request was due, ms.
         p99_ms: 99th percentile of it; infinite when so many were not answered.
         in_time_percent: Requests decided within the SLA, %.
-        answered_per_s: Requests decided per second.
         cpu_s: Processor time of the server and its steps per 1,000 decided rows, s.
         late_p99_ms: 99th percentile of the sender's delay, ms.
     """
@@ -103,7 +102,6 @@ class Measurement(msgspec.Struct, frozen=True):
         merit: More is better: the sustained rate, or answers per second one after the
             other; 0 for settings that sustain no rate above the floor.
         best: The run with this merit; None when there is none.
-        runs: All of them.
         alone: Runs with requests one after the other, if measured too.
     """
 
@@ -142,7 +140,6 @@ class HighestRate(msgspec.Struct, frozen=True):
     server may have one bad moment.
 
     Attributes:
-        limits: The limits.
         start_per_s: Rate to begin with when nothing is known.
     """
 

@@ -49,7 +49,6 @@ class Override:
     while settings are tried, it replaces them. Both are noticed.
 
     Args:
-        server: Address of the server.
         record: File in which the server records the configurations that it loaded.
         roles: Maps the steps to their roles.
 

@@ -29,7 +29,6 @@ class Circumstances(msgspec.Struct, frozen=True):
         rows: Rows in each request.
         limits: Limits that a rate had to meet; None where requests came one after the
             other.
-        sender: Name of the sender.
         seconds: Duration of each run of the comparison, s.
     """
 
@@ -165,8 +164,6 @@ class Point(msgspec.Struct, frozen=True):
     Settings at a rate that they sustain.
 
     Attributes:
-        candidate: The settings.
-        seen: The run.
         on_front: True if no other has a lower p99, a higher throughput and less
             processor time.
     """
@@ -231,9 +228,7 @@ def draw(
     Write a PNG: p99 against throughput, and the turns of the comparison.
 
     Args:
-        tuned: Result of the tuning.
         points: Settings at rates that they sustain.
-        path: Path of the file.
         limits: Limits that a rate has to meet; None where requests came one by one.
         unit: Unit of the merit.
     """

@@ -50,7 +50,6 @@ class CandidateResult(msgspec.Struct, frozen=True):
     Result of a candidate.
 
     Attributes:
-        candidate: The settings.
         rung: The last round that measured them, from 0.
         found: The result of that round.
     """
@@ -65,7 +64,6 @@ def plan_rounds(count: int, *, seconds: float) -> list[SearchRound]:
     Plan rounds: a third of the candidates goes on, to runs twice as long.
 
     Args:
-        count: Number of candidates.
         seconds: Duration of each run of the first round, s.
     """
     rounds: list[SearchRound] = []
@@ -87,13 +85,6 @@ def search(
 ) -> list[CandidateResult]:
     """
     Find the best candidates by successive halving.
-
-    Args:
-        base: The current settings.
-        others: The other candidates.
-        look: Measures one candidate.
-        rounds: The rounds.
-        report: Called with each result.
 
     Returns:
         Results of all candidates: those of later rounds first, the better first within
@@ -144,7 +135,6 @@ class Comparison(msgspec.Struct, frozen=True):
     Comparison of a candidate with the original settings.
 
     Attributes:
-        candidate: The settings.
         turns: Merits of the candidate and of the original settings, turn by turn.
         ratio: Mean (geometric) of the turns' ratios; over 1: the candidate is better.
         low: Lower end of the mean's 95 % interval.
@@ -180,8 +170,6 @@ def compare(
 
     Args:
         candidate: The one that may be better.
-        base: The original settings.
-        look: Measures one candidate.
         seconds: Duration of each run, s.
         turns: Number of turns, FEWEST to MOST.
     """
@@ -232,7 +220,6 @@ class TuningResult(msgspec.Struct, frozen=True):
     Result of a tuning.
 
     Attributes:
-        base: The original settings.
         tried: Results of all candidates, the best first.
         compared: The best against `base`; None when `base` was the best.
     """
@@ -265,9 +252,6 @@ def tune(
     Find the best settings, and compare them with the current ones.
 
     Args:
-        look: Measures one candidate.
-        base: The current settings.
-        others: The other candidates.
         seconds: Duration of each run of the first round, s.
         turns: Turns of the comparison.
         again: Measures the two that are compared; None for `look`.

@@ -18,12 +18,7 @@ Configs = Mapping[str, ModelConfig]  # step -> its configuration
 
 
 class Roles:
-    """
-    Maps the steps of a product to their roles: feature, model and decision step.
-
-    Args:
-        models: The product.
-    """
+    """Maps the steps of a product to their roles: feature, model and decision step."""
 
     def __init__(self, models: Product) -> None:
         self.model = models.model_step

@@ -49,7 +49,6 @@ class Chain:
     Args:
         folder: Folder of the journal; created if missing, with access for this user
             only.
-        product: Product whose decisions the journal holds.
         anchor: Anchor outside the folder that records every link; None for none.
         on_step: Called with the name of each step of an append; tests stop there.
 

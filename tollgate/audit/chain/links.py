@@ -90,9 +90,7 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     One link of the chain.
 
     Attributes:
-        format: Format version of this file.
         chain: Id of the chain; 32 hexadecimal digits, drawn when the chain is created.
-        product: Product whose decisions the chain holds.
         number: Number of the link, from 1 on.
         kind: Kind of its content.
         previous: SHA-256 of the previous link.
@@ -258,7 +256,6 @@ class LinkContent(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     Content of a link that is to be added.
 
     Attributes:
-        kind: Kind of the link.
         table: Records of the link; None for a link without a table.
         files: Content of other files, by the part of their name after the link number.
         writers, gaps, ends, until_us, covers, facts: Same as in `Link`.

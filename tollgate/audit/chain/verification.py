@@ -280,7 +280,6 @@ def verify(
     Verify everything in a journal's folder.
 
     Args:
-        folder: Folder of the journal.
         anchor: Its anchor file. Without any mark, links cut off at the end and a chain
             rebuilt from the start stay undetected.
         marks: Links recorded in other anchors.
@@ -458,12 +457,10 @@ def prove(
     Prove one record: its digest, the path to the root, and the links up to the head.
 
     Args:
-        folder: Folder of the journal.
         chain: All links of the journal, each with its hash.
         link: Link of the record's segment.
         table: Table of that segment.
         row: Row of the record in the table.
-        marks: Links recorded in anchors.
 
     Raises:
         JournalError: A file cannot be read.

@@ -92,7 +92,6 @@ class ReleaseArchive:
     Releases archived in one journal.
 
     Args:
-        chain: Journal to read and to archive into.
         repository: Model repository with new releases; None for none.
         consent: Name of the consent field for all releases; None to use each policy's.
         reread: Updates the local copy of the repository from its source; returns

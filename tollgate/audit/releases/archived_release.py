@@ -96,7 +96,6 @@ class ArchivedRelease(msgspec.Struct, frozen=True):
     A release as archived in the journal.
 
     Attributes:
-        name: Name of the release.
         files: Content of the archived files, by file name.
         spec: Feature spec; None if not archived or not readable.
         policy: Policy; None if not archived or not readable.

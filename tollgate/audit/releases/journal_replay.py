@@ -51,7 +51,6 @@ def facts_of(table: pl.DataFrame, spec: FeatureSpec) -> RowFacts:
 
     Args:
         table: Rows of a segment that have consent.
-        spec: Feature spec of these rows.
 
     Raises:
         KeyError: A feature has no column; holds its name.
@@ -196,7 +195,6 @@ class ReleaseReplay(msgspec.Struct):
         through: Release that decided them again.
         promise: Required accuracy of its probabilities, as text.
         problem: Cause why no record was decided again; empty if they were.
-        rows: Number of records.
         same: Number of records with the same result.
         withheld: Number of records without a vector, for lack of consent.
         foreign: Number of records with a vector of another feature spec than the
@@ -254,8 +252,6 @@ def replay(
     Decide all records of a journal again.
 
     Args:
-        chain: Journal to read.
-        releases: Releases archived in the journal.
         repository: Model repository with their models; None for none.
         through: Release that decides all records; None for each record's own.
         tolerance: Allowed difference of a probability; None for the tolerance that

@@ -77,7 +77,6 @@ def dataset(
     Build training rows as they could have been built at a given time.
 
     Args:
-        chain: Journal to read.
         as_of_us: The time, µs since the epoch; newer decisions and labels are left out.
         more_labels: Labels in addition to the sealed ones, in the same layout.
         legitimate_after_us: Age in µs from which an unlabelled decision counts as
@@ -203,7 +202,6 @@ class ReleaseAccuracy(msgspec.Struct, frozen=True):
     Accuracy of one release on its labelled decisions.
 
     Attributes:
-        release: Name of the release.
         decisions: Number of its decisions in the journal with consent.
         labelled: Number of these decisions that have a label.
         frauds: Number of labelled decisions that were fraud.

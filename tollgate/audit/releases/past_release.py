@@ -44,7 +44,6 @@ class ReleaseFiles:
     Files of one release.
 
     Args:
-        release: Release to read.
         archived: Content of the files archived in the journal, by name.
         repository: Model repository with the other files; None for none.
     """
@@ -126,9 +125,6 @@ class ReleaseModel:
     """
     Model of a release, run with onnxruntime as its step runs it.
 
-    Args:
-        path: Path of the model.onnx.
-
     Attributes:
         arithmetic: Arithmetic of the model, with its tolerance.
 
@@ -149,7 +145,6 @@ class ReleaseModel:
 
         Args:
             facts: Recorded facts of the rows.
-            spec: Feature spec of the rows.
         """
         if self._dtype != np.float64:
             return facts.features
@@ -177,10 +172,7 @@ class OpenedRelease(msgspec.Struct, frozen=True, eq=False):
     A release that can decide and explain.
 
     Attributes:
-        name: Name of the release.
-        spec: Feature spec of its vectors.
         policy: Policy that turns probabilities into decisions.
-        files: All files of the release.
     """
 
     name: str
@@ -223,10 +215,8 @@ def open_release(
     Open a release of the past.
 
     Args:
-        name: Name of the release.
         archived: Release as archived in the journal; None if it was not archived.
         repository: Model repository; None for none.
-        product: Product of the release.
 
     Raises:
         RepositoryError: The release is unknown, or a file of it is missing or was

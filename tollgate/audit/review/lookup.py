@@ -58,11 +58,9 @@ def find_record(
     Find a decision; the newest one if a transaction was decided several times.
 
     Args:
-        folder: Folder of the journal.
         wanted: Transaction id, or WRITER:NUMBER as `verify` names records.
         subjects: Keys of the journal's subjects; required for a transaction id.
         customer: Id of the customer of the purchase; without it every key is tried.
-        marks: Links recorded in anchors.
 
     Raises:
         InputError: The decision is not there, or its person was erased or gave no

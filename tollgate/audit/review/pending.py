@@ -30,7 +30,6 @@ def find_pending(url: str, *, product: str, wanted: str) -> Records | None:
 
     Args:
         url: Address of the Redis that holds the stream.
-        product: Product that decided.
         wanted: Transaction id, or WRITER:NUMBER.
 
     Returns:

@@ -23,9 +23,6 @@ class ReleaseExplainer:
     """
     Describes the features that raised the scores of one release.
 
-    Args:
-        release: Release to describe.
-
     Raises:
         RepositoryError: The release has no explanation, or its classes do not match the
             policy's labels; the message says why.

@@ -63,9 +63,6 @@ class JournalWorker:
     Seals the decisions of one product.
 
     Args:
-        source: Stream to read from.
-        sealer: Sealer to pass records to.
-        chain: Chain of the sealer.
         seal_rows: Number of records that makes a segment full.
         seal_s: Age in seconds at which a smaller segment is sealed.
         on_sealed: Called after records are sealed and acknowledged.
@@ -231,12 +228,7 @@ LAG_BUCKETS_S = (1, 5, 10, 20, 30, 45, 60, 120, 300, 900, 3_600, 21_600, 86_400)
 
 
 class WorkerMetrics:
-    """
-    Metrics of one worker, in a separate registry.
-
-    Args:
-        product: Product whose decisions the worker seals.
-    """
+    """Metrics of one worker, in a separate registry."""
 
     def __init__(self, product: str) -> None:
         from prometheus_client import CollectorRegistry, Histogram
@@ -289,7 +281,6 @@ class WorkerMetrics:
         Args:
             batch: Decisions as they came from the stream.
             new: Links that were added.
-            chain: All links of the chain.
             doubled: Number of decisions left out because they were sealed before.
         """
         now_s = time.time()
@@ -320,8 +311,6 @@ class SealFollowUp:
     Runs the work that follows each seal: late checks, reasons and hourly retention.
 
     Args:
-        chain: Journal to work on.
-        releases: Releases archived in the journal.
         repository: Model repository with the rest of their files; None for none.
         keep_s: Retention of segments in seconds; None keeps them forever.
         say: Called with a message if a step fails; the next seal tries it again.

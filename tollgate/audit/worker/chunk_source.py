@@ -37,7 +37,6 @@ class ChunkSource:
 
     Args:
         url: Redis address; see docs/store.md, "Addresses".
-        product: Product whose decisions are read.
         group: Consumer group; created on first use, and then reads from the beginning.
             The group of trials does not trim the stream, and trimming does not wait for
             it.

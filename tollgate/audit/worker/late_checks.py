@@ -77,7 +77,6 @@ def sealed_flags(
     Read the findings in one record.
 
     Args:
-        folder: Folder of the journal.
         links: All links of the journal.
         link: Link of the record's segment.
         values: Columns of the record.

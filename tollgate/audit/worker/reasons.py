@@ -48,8 +48,6 @@ class ReasonSealer:
     Finds and seals the reasons of sealed decisions.
 
     Args:
-        chain: Journal to work on.
-        releases: Releases archived in the journal.
         repository: Model repository with the rest of their files; None for none.
     """
 

@@ -22,11 +22,6 @@ class Sealer:
     """
     Seals records into one chain.
 
-    Args:
-        chain: Chain to add segments to.
-        subjects: Keys of the subjects of the records.
-        releases: Releases archived in the chain.
-
     Attributes:
         doubled: Number of records left out because they were sealed before.
     """

@@ -36,7 +36,6 @@ class Advisory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         fixed: First release that is known to have the fix, year and month.
         way: Interface that must be open for it: HTTP, SHARED_MEMORY or NETWORK (any
             protocol).
-        harm: Description of the possible harm.
         source: Source for fix and harm.
     """
 

@@ -266,12 +266,10 @@ class Issue(msgspec.Struct, frozen=True):
     A finding with its rule.
 
     Attributes:
-        rule: The rule.
         severity: Its severity in this repository.
         file: The file, with the path of the repository as the caller gave it.
         line: Line in the file, from 1; 0 for the file as a whole.
         where: Tensor or key; empty for the file as a whole.
-        problem: Description of the problem, with the value.
     """
 
     rule: Rule
@@ -302,7 +300,6 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     The repository to check, and the server that it is checked for.
 
     Attributes:
-        repository: The model repository.
         product: Check this product alone; empty for all models.
         config_name: Named configuration to read if a model has it.
         release: Release of Triton, year and month; empty if it is not known.

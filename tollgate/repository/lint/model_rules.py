@@ -471,7 +471,6 @@ def graph_findings(view: View, *, release: str) -> Iterator[Finding]:
     Compare every version's model with the formats that a release reads.
 
     Args:
-        view: The repository.
         release: Release of Triton, year and month; one between two known ones is
             assumed to read what the newer of them reads, so that no readable model is
             reported.

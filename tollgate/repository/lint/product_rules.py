@@ -74,7 +74,6 @@ def rule_findings(product: Product, *, release: Release | None) -> list[Finding]
     Check every configuration of a product against our rules.
 
     Args:
-        product: The configurations.
         release: The release; None if it cannot be read.
     """
     try:
@@ -223,7 +222,6 @@ def field_findings(
     Check that step and ensemble have an optional input for every declared field.
 
     Args:
-        product: The configurations.
         step: The step that reads features.yaml.
         fields: The fields that features.yaml declares.
     """
@@ -306,7 +304,6 @@ def content_findings(
     Check the version directories of one release.
 
     Args:
-        product: The configurations.
         directories: Version directory per step; they exist.
         release: The release; None if it cannot be read.
 
@@ -466,7 +463,6 @@ def check(
 
     Args:
         snapshot: The model repository, with the named configuration to check.
-        product: Name of the ensemble.
         release: Release to check instead of release.json.
 
     Returns:
@@ -490,8 +486,6 @@ def check_staged(
     The product may still be without a release, and without another model.
 
     Args:
-        snapshot: The model repository.
-        product: Name of the ensemble.
         staged: Directory with the files of the model's version.
 
     Returns:
@@ -525,7 +519,6 @@ def product_findings(snapshot: RepositorySnapshot, *, product: str) -> list[Find
 
     Args:
         snapshot: The model repository, with the named configuration to check.
-        product: Name of the ensemble.
     """
     findings: list[Finding] = []
     with (

@@ -85,7 +85,6 @@ class View(msgspec.Struct, frozen=True):
 
     Attributes:
         snapshot: The repository, with the named configuration that was requested.
-        models: Models by name.
         products: Names of ensembles that are products of Tollgate.
         in_products: Names of these ensembles and of all their steps.
         cores: Number of cores that the server may use.
@@ -132,7 +131,6 @@ def read_models(
     Read every model of a repository.
 
     Args:
-        snapshot: The model repository.
         findings: List that gets one finding for each configuration that cannot be read.
 
     Raises:

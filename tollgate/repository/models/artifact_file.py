@@ -61,7 +61,6 @@ def word_differences(
 
     Args:
         categories: Feature -> the categories that the model knows of it.
-        spec: The features.
 
     Yields:
         The key in artifact.json, and the problem with what to do.
@@ -338,7 +337,6 @@ class Trade(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         kind: `prune`, `quantize` or `distill`.
-        detail: Description of the change.
         rows: Number of rows on which both were judged.
         flips: Number of rows with another decision, sent alone or in batches of 32.
         max_delta: Largest |Δp| of a row in batches of 32; not finite if one of the two
@@ -439,7 +437,6 @@ class MadeFrom(msgspec.Struct, frozen=True):
     run code, so a person must state them each time.
 
     Attributes:
-        source: The trained model.
         sample: Raw rows; None if there are none.
         columns: Names of its features that a person stated.
         missing: The number that stands for a missing value; None for NaN.
@@ -489,7 +486,6 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         converter: Library that wrote the trees, with its version.
         opset: Operator set version per domain.
         ir: ONNX file format version.
-        size_bytes: Size of the file.
     """
 
     converter: str
@@ -519,7 +515,6 @@ class Training(msgspec.Struct, frozen=True):
     The training rows, with which served requests are compared.
 
     Attributes:
-        rows: Number of rows.
         frauds: Number of rows labelled 1; None without labels.
         quantiles: Quantile levels that distributions list, 0 to 1.
         features: Distribution of each feature, in order.
@@ -551,8 +546,6 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         spec_hash: Hash of the feature spec it was trained with, 16 hexadecimal digits;
             None when it was converted for no product, so that it cannot be published.
         features: Names of its features, in order.
-        source: The trained model.
-        graph: The converted model.
         parity: Difference between the two, for each runtime in which it was proven.
         training: The training rows, or a similar sample; None if no rows were supplied.
         created: Time of conversion, RFC 3339 in UTC.

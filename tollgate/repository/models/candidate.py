@@ -58,7 +58,6 @@ def require_fit(staged: Path, snapshot: RepositorySnapshot, *, product: str) -> 
     Args:
         staged: Directory with the files of the version; no other process changes it.
         snapshot: The model repository that it is staged for.
-        product: Name of the ensemble.
 
     Raises:
         RepositoryError: The record and the model disagree, the model was made for other

@@ -46,7 +46,6 @@ def new_features(
 
     Args:
         spec: The file; None does nothing.
-        models: The product.
         source: Folder of the model that was made for it.
 
     Yields:

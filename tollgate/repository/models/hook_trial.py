@@ -40,8 +40,6 @@ class Tried(msgspec.Struct, frozen=True):
         digest: Hash of all results of the hook.
         took_us: Median time of a batch of 32 rows, µs.
         source: File with the problem; empty if there is none.
-        where: Position in the file.
-        problem: Description of the problem.
     """
 
     digest: str = ""

@@ -162,7 +162,6 @@ def onnx_findings(path: Path, config: ModelConfig) -> list[Finding]:
 
     Args:
         path: The model.onnx.
-        config: Configuration of the step.
     """
     try:
         import onnxruntime
@@ -232,7 +231,6 @@ class PlanRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     The record of how a plan was built.
 
     Attributes:
-        plan_sha256: Hash of the plan.
         onnx_sha256: Hash of the model it was built from.
         tensorrt: Version of the library that built it; only that one runs it.
         gpu: Name of the GPU it was built on.

@@ -57,11 +57,7 @@ def compose_release(
     versions, it is replaced, and the new release takes over its `previous`.
 
     Args:
-        snapshot: The model repository.
-        product: Name of the ensemble.
         versions: Version per step, for every step.
-        actor: Person who makes it.
-        reason: Reason for the release.
         spec_hash: Hash of the feature spec, 16 hexadecimal digits.
 
     Returns:
@@ -178,11 +174,7 @@ def compose_next(
     Describe the next release, with other versions of some steps.
 
     Args:
-        snapshot: The model repository.
-        product: Name of the ensemble.
         versions: Version per step that changes.
-        actor: Person who makes it.
-        reason: Reason for the change.
 
     Raises:
         RepositoryError: There is no such step or version.
@@ -226,11 +218,7 @@ def activate(
     Make a release the desired one.
 
     Args:
-        snapshot: The model repository.
-        release: The release.
         action: Action to log in the history.
-        actor: Person who does it.
-        reason: Reason for the change.
         instead_of: Release that this one was derived from, which must still be the
             current one; None for any.
 

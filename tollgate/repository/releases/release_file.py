@@ -37,14 +37,10 @@ class Challenger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     Attributes:
         release: Its name, which it keeps when it is promoted.
-        versions: Version per step.
-        spec_hash: Hash of its feature spec.
         mode: "shadow": scored outside of the request path, from the journal. "canary":
             answers a share of the customers.
         percent: That share, 0 to 100; a customer in it stays in it when it grows.
         seed: Seed of the choice of customers.
-        actor: Person who started the trial.
-        reason: Reason for the trial.
         time: Start of the trial, RFC 3339 in UTC.
     """
 
@@ -65,15 +61,10 @@ class Release(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     Attributes:
         name: Its name in answers, for example fraud-1.
-        product: Name of the ensemble.
-        versions: Version per step.
         hashes: SHA-256 of every file of every version that is to be loaded, by its path
             in the repository.
         spec_hash: Hash of the feature spec, 16 hexadecimal digits.
         previous: Versions of the release before it, which stay loaded for a rollback.
-        challenger: A release on trial.
-        actor: Person who made it.
-        reason: Reason for the release.
         time: Time when it was made, RFC 3339 in UTC.
     """
 
@@ -158,8 +149,6 @@ def decode_release(content: bytes, *, product: str, source: object) -> Release:
     Decode the release of a product.
 
     Args:
-        content: Content of its release.json.
-        product: Name of the ensemble.
         source: Path or address it was read from, for the message.
 
     Raises:

@@ -55,9 +55,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         action: "rollback" for a release that was active before, "promote" for one that
             was on trial.
         time: Time of the change, RFC 3339 in UTC.
-        actor: Person who made the change.
         approver: Person who approved it; None if no approval was required.
-        reason: Reason for the change.
         origin: Name of the release before it; None if there was none.
         release: The release that became the desired one.
     """
@@ -279,8 +277,6 @@ class Proposal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         action: Action to log in the history after approval.
         actor: Person who proposes it; another person has to approve.
-        reason: Reason for the change.
-        release: The release.
         instead_of: Release that this one was derived from, which must still be the
             current one; None for any.
     """

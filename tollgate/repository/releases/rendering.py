@@ -121,8 +121,6 @@ def plan_load(
     Verify a product's release and list the models to load for it.
 
     Args:
-        repository: The model repository.
-        product: Name of the ensemble.
         config_name: Named configuration to use if a model has it.
 
     Returns:

@@ -24,7 +24,6 @@ class Served(msgspec.Struct, frozen=True):
     The versions that a repository serves of a product.
 
     Attributes:
-        repository: The model repository.
         product: The ensemble and its steps.
         versions: Version per step; a step without any is left out.
     """

@@ -42,7 +42,6 @@ class Part(msgspec.Struct, frozen=True):
     One version of one step, as one release serves it.
 
     Attributes:
-        step: The model.
         version: Its version in the repository.
         hashes: SHA-256 of each of its files, by path below the version directory.
         parameters: Parameters that a Python step receives from the release; None for a
@@ -60,9 +59,6 @@ class ServingPlan(msgspec.Struct, frozen=True):
     A release, ready to be served.
 
     Attributes:
-        repository: Repository with its files.
-        product: Name of the ensemble.
-        release: The release.
         parts: Part per step, in the order in which data flows.
         canary: The challenger's model, if one answers a share of the customers.
         configs: Configuration per step, as in its file.

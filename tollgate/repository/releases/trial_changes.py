@@ -53,13 +53,9 @@ def with_challenger(
     challenger that was a canary before gets the same customers.
 
     Args:
-        snapshot: The model repository.
-        product: Name of the ensemble.
         versions: Version per step in which the challenger differs.
         mode: "shadow" or "canary".
         percent: Share of the customers that a canary answers; above 0, to 100.
-        actor: Person who starts the trial.
-        reason: Reason for the trial.
 
     Raises:
         InputError: There is no such step, or the share is not valid.

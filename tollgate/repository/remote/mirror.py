@@ -88,7 +88,6 @@ class Mirror:
     Args:
         objects: The store.
         folder: Folder for the copies; created if missing.
-        product: The ensemble.
     """
 
     def __init__(self, objects: Objects, *, folder: Path, product: str) -> None:

@@ -130,7 +130,6 @@ class Objects:
         List the files of a folder, with their stamps.
 
         Args:
-            folder: Path of the folder.
             deep: True to include files in folders below it.
 
         Raises:
@@ -159,8 +158,6 @@ class Objects:
         on others the stamp is compared just before the write.
 
         Args:
-            path: Path of the file.
-            source: Its content.
             was: Stamp of the content that it replaces; None if no file may be there.
 
         Raises:

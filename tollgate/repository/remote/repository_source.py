@@ -66,13 +66,7 @@ class Source(Protocol):
 
 
 class Folder:
-    """
-    A repository in a local or mounted folder.
-
-    Args:
-        folder: The repository.
-        product: The ensemble.
-    """
+    """A repository in a local or mounted folder."""
 
     def __init__(self, folder: Path, *, product: str) -> None:
         self.folder = folder

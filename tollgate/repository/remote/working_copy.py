@@ -47,7 +47,6 @@ class WorkingCopy:
     Args:
         objects: The store.
         folder: Folder that stores them between commands.
-        product: The ensemble.
     """
 
     def __init__(self, objects: Objects, *, folder: Path, product: str) -> None:

@@ -187,11 +187,6 @@ def require_port(port: int, host: str = "127.0.0.1", *, purpose: str = "gRPC") -
     """
     Fail if a server cannot listen on a port.
 
-    Args:
-        port: The TCP port.
-        host: The address to listen on.
-        purpose: Purpose of the port, for the error message.
-
     Raises:
         InputError: It is no port number, or the address is not this machine's.
         SetupError: Another process listens there, or this user has no permission.

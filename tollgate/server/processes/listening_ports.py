@@ -16,7 +16,6 @@ def listens(pid: int, port: int) -> bool:
     A connection to the port would succeed for any process that took it first.
 
     Args:
-        pid: The process.
         port: The port, on any address.
     """
     sockets = _listening_inodes(pid, port)

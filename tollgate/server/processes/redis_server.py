@@ -108,7 +108,6 @@ class YieldingChildren:
     lowest nice value instead.
 
     Args:
-        pid: The process.
         patience_s: Seconds after which a child gets normal priority again.
     """
 
@@ -184,8 +183,6 @@ class EmbeddedRedis:
 
     Attributes:
         url: "unix://…", as redis-py reads it; valid inside the context.
-        socket_path: The socket.
-        pid: The process.
         engine: The program; known inside the context.
     """
 

@@ -24,7 +24,6 @@ def useful_lines(log: Path, *, offset: int = 0, count: int = 4) -> str:
     Pick the last lines of a log that explain why its server failed.
 
     Args:
-        log: The file.
         offset: Position in bytes where this server's part of it begins.
         count: Maximum number of lines.
 

@@ -21,7 +21,6 @@ class FolderLock:
 
     Args:
         folder: Folder to lock; created if missing.
-        name: Name of the lock file in it.
         patience_s: Seconds to wait for children of a dead owner to end.
 
     Raises:

@@ -31,8 +31,6 @@ class Embedded(msgspec.Struct, frozen=True):
     Attributes:
         grpc_url: Address for requests, "host:port".
         metrics_url: Address that Prometheus scrapes.
-        store_url: Address of the online store.
-        triton: The server.
         serving: Loaded state by product; all products are ready, except those that
             `recall` left out.
         problems: Product to the reason why it has nothing loaded.
@@ -81,7 +79,6 @@ def serve(
     Serve the releases of products until the context ends.
 
     Args:
-        repository: The model repository.
         products: The ensembles in it, at least one.
         state: Folder for the store, logs and the backend directory; other processes of
             this user find the server by it.

@@ -30,8 +30,6 @@ class ProductLoader:
 
     Args:
         snapshot: The model repository, with the named configuration to use.
-        product: The ensemble.
-        state: The state folder.
     """
 
     def __init__(

@@ -22,8 +22,6 @@ class Canary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     A challenger's model next to the release's.
 
     Attributes:
-        step: The model.
-        slot: Its slot.
         challenger: The challenger, and the customers that it answers.
     """
 
@@ -37,9 +35,6 @@ class LoadedRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     A release in the form in which a server has it loaded.
 
     Attributes:
-        release: Its name.
-        versions: Version per step.
-        slots: Slot per step.
         canary: The model of a challenger that answers a share of the customers.
     """
 
@@ -54,7 +49,6 @@ class ServingRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     All that is loaded, stored next to the copies: enough to load it again.
 
     Attributes:
-        product: Name of the ensemble.
         active: The release that answers.
         previous: The release before it, which also stays loaded.
         configs: Configuration per step, as JSON, without a version policy.

@@ -42,9 +42,6 @@ class Loading:
     Triton restarts all slots of a step when anything in its configuration changes
     except the version policy. So a step is always loaded with the configuration in the
     record.
-
-    Args:
-        triton: The server.
     """
 
     def __init__(self, triton: Reachable) -> None:

@@ -73,7 +73,6 @@ def connected(server: Reachable, *, over: Any = None) -> Iterator[Any]:
     Open Triton's client for a block.
 
     Args:
-        server: The server to connect to.
         over: An open client to use, which stays open; None opens one.
 
     Raises:
@@ -254,10 +253,8 @@ def infer(
 
     Args:
         server: A running Triton.
-        name: The model.
         inputs: Tensor name to values.
         parameters: Request parameters.
-        timeout_s: Seconds to wait for the answer.
         version: Version to query; None lets Triton choose.
         over: A client that is open; None opens one for this request.
 

@@ -185,7 +185,6 @@ class TritonServer:
     Run a tritonserver as long as this context; it starts with no model loaded.
 
     Args:
-        repository: The model repository.
         state: State folder; the log is `logs/triton.log`.
         store_url: Address that the steps receive in TOLLGATE_STORE_URL.
         journal_url: Address of the stream for decisions: None for the store, empty for

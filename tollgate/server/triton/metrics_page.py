@@ -50,7 +50,6 @@ class MetricsPage:
     Answer `GET /metrics` until it is closed.
 
     Args:
-        host: Address to listen on.
         port: TCP port; 0 takes a free one.
         triton_port: Returns the loopback port on which Triton has its page.
 

@@ -109,7 +109,6 @@ def answer_batch(
     Compute the answers of a dynamic batch in as few calls as its shapes allow: one.
 
     Args:
-        session: The model.
         feeds: Per request its inputs, rows first, or its problem.
         wanted: Output names per request.
         batched: True if the first dimension counts rows, so that requests can be put

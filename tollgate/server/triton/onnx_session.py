@@ -50,7 +50,6 @@ class OnnxSession:
     A loaded model.
 
     Args:
-        path: The file.
         intra_op_threads: Threads inside one operator; 0 lets onnxruntime choose.
 
     Attributes:
@@ -107,7 +106,6 @@ def check_wiring(session: OnnxSession, config: Mapping[str, Any]) -> None:
     Fail if a configuration differs from the model in names, types or shapes of tensors.
 
     Args:
-        session: The model.
         config: Triton's model configuration, in its JSON form.
 
     Raises:

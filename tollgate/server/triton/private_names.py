@@ -90,7 +90,6 @@ def refusing_ensemble(
         by: Configuration of the Python step that refuses; the same, or one with an
             input and an output of the same type as the first of `step`.
         private: The private name of the latter.
-        version: Its version.
     """
     ensemble = ModelConfig(
         name=step.name, platform="ensemble", max_batch_size=step.max_batch_size

@@ -43,7 +43,6 @@ def probe(server: Reachable, product: str, *, rows: Sequence[int] = ROWS) -> Pro
 
     Args:
         server: A running Triton with the product loaded.
-        product: The ensemble.
         rows: Sizes of the requests to send; those above its maximum are left out.
 
     Raises:
@@ -69,8 +68,6 @@ def ask_once(
 
     Args:
         server: A running Triton with the product loaded.
-        product: The ensemble.
-        timeout_s: Seconds to wait for the answer.
         amount: Amount of the purchase, whole cents.
 
     Returns:
@@ -95,7 +92,6 @@ class Prober:
 
     Args:
         server: A running Triton with the product loaded.
-        product: The ensemble.
     """
 
     def __init__(self, server: Reachable, product: str) -> None:
@@ -155,8 +151,6 @@ def probe_columns(
     Build values for the required inputs of an ensemble.
 
     Args:
-        config: Its configuration.
-        count: Number of rows.
         now_us: Event time of every row, µs since the epoch.
         amount: Amount of every row, whole cents.
 

@@ -59,7 +59,6 @@ def server_environment(
     must find the libpython of that very interpreter.
 
     Args:
-        store_url: Address of the online store.
         binaries: Folder with the steps' python3.
         allocator: See tollgate.server.processes.allocator.
 
