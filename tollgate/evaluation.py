@@ -95,7 +95,7 @@ def known_defrauded(
     delay_days: int = DELAY_DAYS,
 ) -> npt.NDArray[np.bool_]:
     """
-    Mark the rows whose customer was known as defrauded on that day.
+    Mark the rows whose customer was known as defrauded on that day; bool [N].
 
     A fraud of day d is known from day d + delay_days + 1 on.
 
@@ -105,9 +105,6 @@ def known_defrauded(
         label: 1 for fraud; int [N].
         first_day: Frauds before this day are ignored.
         delay_days: Delay of labels, days.
-
-    Returns:
-        bool [N].
     """
     day = np.asarray(day, dtype=np.int64)
     names, code = np.unique(np.asarray(customer), return_inverse=True)

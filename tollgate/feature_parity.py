@@ -39,13 +39,10 @@ def replay_newest(
     progress: Callable[[int, int], None] | None = None,
 ) -> int:
     """
-    Compare the vectors of the newest purchases online with offline, bit for bit.
+    Compare the newest vectors online with offline, bit for bit; return their number.
 
     Args:
         progress: Called with (purchases done, purchases in all).
-
-    Returns:
-        Number of vectors that were compared.
 
     Raises:
         ServerError: A vector differs, or there is none.

@@ -34,13 +34,10 @@ def import_gently(*names: str) -> None:
 
 def gently(work: Callable[[], Made]) -> Made:
     """
-    Run a function at a lower priority, and wait for it.
+    Run a function at a lower priority, wait for it, and return its result.
 
     Args:
         work: The function; it starts no threads, which would stay at that priority.
-
-    Returns:
-        The function's result.
 
     Raises:
         BaseException: Any exception that the function raises.

@@ -273,16 +273,13 @@ def read_fields(text: str) -> tuple[DeclaredField, ...]:
 
 def float_places(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """
-    Number float64 values by their position among all of them, 0.0 being 0.
+    Number float64 values by their position among all of them, 0.0 being 0; int64.
 
     The positions of a < b are in the same order, so whole numbers can be compared
     instead; -0.0 becomes 0.0, and no value has the position MISSING.
 
     Args:
         values: Values without NaN.
-
-    Returns:
-        int64, of the same shape.
     """
     bits = values.view(np.int64)
     return np.where(bits >= 0, bits, -(bits & np.iinfo(np.int64).max))
@@ -306,12 +303,7 @@ def plain_numbers(
 
 
 def hash_words(words: Sequence[bytes]) -> npt.NDArray[np.int64]:
-    """
-    Hash the texts of a category (BLAKE2b, 64 bits).
-
-    Returns:
-        int64 [N]; MISSING for an empty text, which stands for no value.
-    """
+    """Hash texts of a category (BLAKE2b, 64 bits), int64 [N]; MISSING if empty."""
     known: dict[bytes, int] = {b"": MISSING}
     for word in words:
         if word not in known:

@@ -244,13 +244,10 @@ class Worker:
 
     def stop(self, timeout_s: float | None = None) -> bool:
         """
-        End the loop after the current step.
+        End the loop after the current step; return whether its thread has ended.
 
         Args:
             timeout_s: Longest wait for its end, s; None waits as long as it takes.
-
-        Returns:
-            True if its thread has ended.
         """
         self._stopped.set()
         self.wake()

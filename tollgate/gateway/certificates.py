@@ -29,9 +29,6 @@ def make_certificates(
         callers: Names of clients.
         days: Days for which the certificates are valid, from now.
 
-    Returns:
-        The certificates.
-
     Raises:
         InputError: A file of that name exists already, a name is used twice or is not
             valid, or the folder cannot be created.

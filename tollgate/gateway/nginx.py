@@ -131,10 +131,7 @@ class Nginx:
 
     def reload_if_changed(self) -> bool:
         """
-        Reload keys and certificates if a file changed.
-
-        Returns:
-            True if nginx received the signal to reload.
+        Reload keys and certificates if a file changed; return whether one did.
 
         Raises:
             TollgateError: The files are not valid; nginx goes on with those it has.

@@ -132,10 +132,7 @@ def sealed(body: bytes) -> bytes:
 
 def unsealed(raw: bytes) -> bytes:
     """
-    Check the seal and the checksum of a chunk.
-
-    Returns:
-        The body of the chunk.
+    Check the seal and the checksum of a chunk; return its body.
 
     Raises:
         JournalError: The bytes are no chunk, are damaged, or have an unknown version.

@@ -387,12 +387,7 @@ class JournalWriter:
         self._worker.start()
 
     def append(self, rows: Rows) -> bool:
-        """
-        Take rows, without waiting.
-
-        Returns:
-            True if there was room for them.
-        """
+        """Take rows without waiting; return whether there was room for them."""
         number = len(rows)
         counts = self.counts
         with self._lock:

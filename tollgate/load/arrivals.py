@@ -15,13 +15,10 @@ def evenly(count: int, *, rate_per_s: float) -> F64:
 
 def poisson(count: int, *, rate_per_s: float, seed: int) -> F64:
     """
-    Draw the arrivals of independent callers (Poisson).
+    Draw arrivals of independent callers (Poisson), s from the first; float64 [count].
 
     Distances are exponential, so some are close together, as in real traffic: even
     arrivals flatter a queue.
-
-    Returns:
-        s from the first, ascending; float64 [count].
     """
     gaps_s = np.random.default_rng(seed).exponential(1 / rate_per_s, count)
     return np.cumsum(gaps_s) - gaps_s[0] if count else gaps_s

@@ -60,9 +60,6 @@ async def send(
         enough: Event that ends the run before all are sent.
         observe: Called when a request ends, with whether each of its rows has a
             decision that is not degraded.
-
-    Returns:
-        Results of the requests that were sent.
     """
     rows = rows_of(requests)
 

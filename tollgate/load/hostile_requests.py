@@ -534,12 +534,7 @@ def _other_method(rng: random.Random) -> tuple[bytes, str]:
 async def post(
     address: str, one: Hostile, *, key: str, folder: Path
 ) -> tuple[str, str]:
-    """
-    Post a body with any frames, with nghttp.
-
-    Returns:
-        The name of gRPC's status, and its message.
-    """
+    """Post a body with any frames (nghttp); return name and message of the status."""
     handle, name = tempfile.mkstemp(dir=folder)
     try:
         with os.fdopen(handle, "wb") as file:

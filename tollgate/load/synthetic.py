@@ -77,15 +77,12 @@ def synthetic_requests(
     deadline_s: float,
 ) -> list[bytes]:
     """
-    Generate requests of synthetic purchases that happened just now.
+    Encode requests of synthetic purchases that happened just now.
 
     Args:
         seed: The same seed, the same purchases, except for their times.
         dry_run: True for requests that store nothing.
         deadline_s: Deadline of each request, s.
-
-    Returns:
-        Encoded ModelInferRequests.
     """
     from tollgate_client.inputs import check_columns
     from tollgate_client.wire import requests_of

@@ -68,7 +68,7 @@ def rule_files(
     select: Mapping[str, str] = DEFAULT,
 ) -> dict[str, str]:
     """
-    Write the rules of products.
+    Write the rules of products: text by name of the file.
 
     Args:
         products: Ensembles in it.
@@ -76,9 +76,6 @@ def rule_files(
         select: Labels of the installation, if Prometheus also scrapes others; each rule
             selects only series with these labels, and the series and alerts that it
             produces have them.
-
-    Returns:
-        Text by name of the file.
 
     Raises:
         RepositoryError: A product cannot be read, or its slo.yaml has a wrong value.

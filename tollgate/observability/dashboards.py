@@ -101,10 +101,7 @@ def packaged_dashboards() -> dict[str, str]:
 
 def dashboard_files() -> dict[str, str]:
     """
-    Build the dashboards from the panels.
-
-    Returns:
-        Text by name of the file.
+    Build the dashboards from the panels: text by name of the file.
 
     Raises:
         SetupError: Grafana's SDK is not installed.

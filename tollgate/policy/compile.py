@@ -100,12 +100,7 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\d)(T\d\d:\d\d(:\d\d(\.\d{1,6})?)?Z)?\Z")
 
 
 def read_time_us(text: str) -> int | None:
-    """
-    Read `2026-03-01` or `2026-03-01T06:00:00Z`, UTC.
-
-    Returns:
-        µs since the epoch; None for any other text.
-    """
+    """Read `2026-03-01` or `2026-03-01T06:00:00Z` as µs since the epoch; else None."""
     if not _TIME.match(text):
         return None
     try:

@@ -101,10 +101,7 @@ class SpoolDrain:
 
     def run(self) -> DrainResult | None:
         """
-        Apply and delete every segment that no process writes any more.
-
-        Returns:
-            The result; None when another drain is running.
+        Apply and delete segments that no process writes; None if another drain runs.
 
         A segment with an unforeseen error stays, and the others are drained.
 

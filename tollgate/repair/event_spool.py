@@ -102,12 +102,7 @@ class PurchaseSpool:
         self._worker.start()
 
     def append(self, purchases: Purchases) -> bool:
-        """
-        Queue purchases, without waiting.
-
-        Returns:
-            True if there was room for them.
-        """
+        """Queue purchases without waiting; return whether there was room for them."""
         rows = len(purchases)
         with self._lock:
             first = self._sequence

@@ -95,16 +95,13 @@ def merge(
     parameters: Mapping[str, str] | None = None,
 ) -> ModelConfig:
     """
-    Add the settings of a release to a configuration.
+    Return a configuration with the settings of a release added.
 
     Args:
         config: The configuration as its file has it; not changed.
         versions: Versions to load; if empty, the version policy is not changed.
         pins: Version per step of an ensemble, for every step it has.
         parameters: Parameters to set, replacing those of the same key.
-
-    Returns:
-        A new message.
     """
     merged = ModelConfig()
     merged.CopyFrom(config)

@@ -141,16 +141,13 @@ def count_victims(day: int, *, a_day: Fraction) -> int:
 
 def draw_label_delays(rows: int, day: int, *, seed: int) -> npt.NDArray[np.int64]:
     """
-    Draw how long after a purchase its label is known.
+    Draw how long after a purchase its label is known: whole s ≥ 1; int64 [rows].
 
     Frauds and legitimate purchases wait equally long: otherwise a missing label alone
     would reveal the outcome.
 
     Args:
         day: Day of the history, from 0.
-
-    Returns:
-        Whole seconds, at least 1; int64 [rows].
     """
     draws = generator(seed, Stream.LABEL_DELAYS, day=day)
     delays = draws.lognormal(math.log(LABEL_DELAY_MEDIAN_S), LABEL_DELAY_SIGMA, rows)

@@ -71,15 +71,12 @@ class Leases:
 
     def refresh(self, *, now_s: float) -> list[int]:
         """
-        Renew held leases, release those beyond the share, take free ones.
+        Renew leases, release those beyond the share; take free ones and return them.
 
         It may be called often: it queries Redis three times per lease.
 
         Args:
             now_s: A clock that only goes forward.
-
-        Returns:
-            Partitions that are new since the last call.
         """
         if now_s < self._next_s:
             return []

@@ -46,14 +46,11 @@ def serve_admin_port(
     port: int,
 ) -> Iterator[int]:
     """
-    Answer HTTP on the admin port until the context ends.
+    Answer HTTP on the admin port until the context ends; yield the port.
 
     Args:
         supervisor: The supervisor whose state is served.
         port: TCP port; 0 takes a free one.
-
-    Returns:
-        The port.
 
     Raises:
         SetupError: The port cannot be opened on the address.

@@ -151,10 +151,7 @@ class ProductSupervisor:
 
     def start_action(self, action: Callable[[], None]) -> bool:
         """
-        Start an action for the product, unless one is in progress.
-
-        Returns:
-            True if the action was started.
+        Start an action for the product and return True, unless one is in progress.
 
         Raises:
             ServerError: The last action gave up.

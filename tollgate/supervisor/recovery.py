@@ -41,13 +41,10 @@ class Flapping:
 
     def failed(self, part: str, *, now_s: float) -> str:
         """
-        Count a failure, before the part is repaired.
+        Count a failure; return the reason to give up, empty to go on.
 
         Args:
             now_s: Time on a monotonic clock, seconds.
-
-        Returns:
-            Reason to give up; empty to go on.
         """
         first = part not in self._young
         repaired_s = self._repaired_s.pop(part, None)

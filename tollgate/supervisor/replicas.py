@@ -46,14 +46,11 @@ class Replica(msgspec.Struct, frozen=True):
 
 def find_replicas(names: Sequence[str]) -> list[str]:
     """
-    Resolve names to the addresses of replicas.
+    Resolve names to the "address:port" of replicas, sorted, without duplicates.
 
     Args:
         names: "host:port" of admin ports; a name with many addresses, such as that of a
             headless service, stands for as many replicas.
-
-    Returns:
-        "address:port", sorted, without duplicates.
 
     Raises:
         InputError: A name is not host:port, or cannot be resolved.

@@ -71,9 +71,6 @@ def write_named(
         roles: Maps the steps to their roles.
         head: Description of how they were found; paragraphs.
 
-    Returns:
-        Paths of the files.
-
     Raises:
         ArgumentError: A configuration of this name exists already.
         RepositoryError: The linter reports findings in the new files.

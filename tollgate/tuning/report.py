@@ -177,15 +177,12 @@ def points_of(
     tried: Iterable[CandidateResult], *, limits: Limits | None
 ) -> list[Point]:
     """
-    Return the runs that met the limits, those of long rounds only.
+    Return the long runs that met the limits, by throughput, the highest first.
 
     Args:
         tried: Results of candidates; those of the first round are left out, unless
             there was no other round: their runs are short.
         limits: The limits; None takes every run.
-
-    Returns:
-        Points by throughput, the highest first.
     """
     results = list(tried)
     last = max((one.rung for one in results), default=0)

@@ -72,12 +72,9 @@ class Roles:
 
     def written(self, configs: Configs, candidate: Candidate) -> dict[str, ModelConfig]:
         """
-        Put settings into configurations.
+        Put settings into configurations of all steps, new messages.
 
         Only fields that differ are changed, so settings that were absent stay absent.
-
-        Returns:
-            Configurations of all steps, new messages.
         """
         was = self.read(configs)
         changed = {step: _copy(config) for step, config in configs.items()}

@@ -37,9 +37,6 @@ def keys_of(
     """
     Return the keys of all subjects with consent in some records; create missing ones.
 
-    Returns:
-        Keys by entity and id.
-
     Raises:
         JournalError: The keys cannot be read or written.
     """

@@ -26,14 +26,11 @@ _AT_ONCE = 64  # entries per read
 
 def find_pending(url: str, *, product: str, wanted: str) -> Records | None:
     """
-    Search for a decision in a product's stream, newest entry first.
+    Find a decision in a product's stream, newest entry first; None if it is not there.
 
     Args:
         url: Address of the Redis that holds the stream.
         wanted: Transaction id, or WRITER:NUMBER.
-
-    Returns:
-        The record; None if it is not there.
 
     Raises:
         InputError: The address is invalid, or a TLS file cannot be used.

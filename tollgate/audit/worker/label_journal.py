@@ -90,13 +90,10 @@ def seal_labels(
     chain: Chain, labels: Labels, *, spec: FeatureSpec, subjects: Subjects
 ) -> Link | None:
     """
-    Seal labels next to the decisions that they belong to.
+    Seal labels next to the decisions that they belong to; None if none is new.
 
     Labels of subjects without a key in the journal (unknown, erased, without consent)
     are left out, and so are labels that are sealed already.
-
-    Returns:
-        The new link; None if no label was new.
 
     Raises:
         JournalError: The journal or the keys cannot be read or written.

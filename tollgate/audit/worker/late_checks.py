@@ -53,10 +53,7 @@ Found = Iterator[tuple[str, Bool, Mapping[int, str]]]  # check, rows, details by
 
 def flag_new(chain: Chain, releases: ReleaseArchive) -> list[Link]:
     """
-    Check the segments that were not checked yet.
-
-    Returns:
-        One new link per segment.
+    Check the segments that were not checked yet; return one new link for each.
 
     Raises:
         JournalError: A segment cannot be read, or a link cannot be written.
@@ -74,15 +71,12 @@ def sealed_flags(
     folder: Path, links: Sequence[Link], link: Link, *, values: Mapping[str, Any]
 ) -> list[tuple[str, str]]:
     """
-    Read the findings in one record.
+    Read check and detail of each finding in one record.
 
     Args:
         links: All links of the journal.
         link: Link of the record's segment.
         values: Columns of the record.
-
-    Returns:
-        Check and detail of each finding.
 
     Raises:
         JournalError: A table cannot be read.

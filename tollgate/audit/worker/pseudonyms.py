@@ -76,10 +76,7 @@ class Subjects:
 
     def keys(self, entity: str, ids: Sequence[bytes]) -> dict[bytes, bytes]:
         """
-        Look up keys, and create those of subjects that have none.
-
-        Returns:
-            Key by id; new keys are on disk.
+        Look up keys by id, and create (on disk) those of subjects that have none.
 
         Raises:
             JournalError: The file cannot be read or written.
@@ -111,12 +108,9 @@ class Subjects:
 
     def erase(self, entity: str, one: bytes, *, day: str) -> bool:
         """
-        Delete a subject's key permanently.
+        Delete a subject's key permanently; return whether there was one.
 
         The deletion is recorded with its day, without the subject.
-
-        Returns:
-            True if there was a key.
         """
         with self._transaction():
             gone = self._db.execute(

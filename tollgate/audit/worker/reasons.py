@@ -61,10 +61,7 @@ class ReasonSealer:
 
     def seal_new(self) -> list[Link]:
         """
-        Seal the reasons of the segments that have none yet.
-
-        Returns:
-            One new link per segment.
+        Seal the reasons of segments that have none; return one new link for each.
 
         Raises:
             JournalError: A segment cannot be read, or a link cannot be written.

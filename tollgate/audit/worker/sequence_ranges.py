@@ -15,12 +15,7 @@ class SequenceNumbers:
         self._spans: dict[str, list[Span]] = {}
 
     def add(self, writer: str, first: int, *, last: int) -> list[Span]:
-        """
-        Add a range of numbers.
-
-        Returns:
-            The numbers that are new, as spans.
-        """
+        """Add a range of numbers; return the new ones, as spans."""
         spans = self._spans.setdefault(writer, [])
         # Merge all spans that overlap or touch the new one.
         begin = bisect_left(spans, first - 1, key=lambda span: span[1])

@@ -514,12 +514,7 @@ def _format_findings(path: Path, *, target: Target, release: str) -> Iterator[Fi
 
 
 def read_header(path: Path) -> Header | None:
-    """
-    Read format and operator sets of an ONNX file.
-
-    Returns:
-        The header; None if the file cannot be read, or is no ONNX model.
-    """
+    """Read format and operator sets of an ONNX file; None if it is none."""
     try:
         model = parse_onnx(path)
     except RepositoryError:

@@ -53,15 +53,12 @@ def prove_hook(
     path: Path, *, timeout_s: float = TIMEOUT_S, budget_us: float = BUDGET_US
 ) -> float | None:
     """
-    Try the hook of a features.yaml.
+    Try the hook of a features.yaml; return its median time, µs, or None without one.
 
     Args:
         path: The features.yaml.
         timeout_s: Maximum time of a process, seconds.
         budget_us: Maximum median time of a batch of 32 rows, µs.
-
-    Returns:
-        That median time, µs; None without a hook.
 
     Raises:
         SpecError: The features.yaml cannot be used.

@@ -118,13 +118,10 @@ def plan_load(
     repository: Path, *, product: str, config_name: str = ""
 ) -> list[PlannedLoad]:
     """
-    Verify a product's release and list the models to load for it.
+    Verify a product's release; list steps in data order, then the ensemble, to load.
 
     Args:
         config_name: Named configuration to use if a model has it.
-
-    Returns:
-        The steps in the order in which data flows, then the ensemble.
 
     Raises:
         RepositoryError: A file cannot be read, or the release does not fit the

@@ -106,10 +106,7 @@ class Objects:
 
     def fetch(self, path: str, target: Path) -> str | None:
         """
-        Copy a file to this machine.
-
-        Returns:
-            SHA-256 of the copied bytes; None if the file is missing.
+        Copy a file to this machine; return its SHA-256, or None if it is missing.
 
         Raises:
             ObjectStoreError: The store does not answer, or the copy cannot be written.

@@ -124,14 +124,11 @@ class Child:
 
     def stop(self, *, grace_s: float, group_grace_s: float = 5.0) -> bool:
         """
-        Stop the process and its children, first with SIGTERM.
+        Stop the process and its children with SIGTERM; return False if it was killed.
 
         Args:
             grace_s: Seconds to wait after SIGTERM before it is killed.
             group_grace_s: Seconds to wait for its children after its end.
-
-        Returns:
-            True if it ended without being killed.
         """
         self.signal(signal.SIGTERM)
         clean = self.wait(grace_s)

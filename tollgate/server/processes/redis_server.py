@@ -48,15 +48,12 @@ _ANALYSIS = re.compile(rb"size=(\d+), ok_up_to=(\d+)")
 
 def cut_damaged_tail(aof: Path, *, engine: Engine) -> bool:
     """
-    Move the damaged tail of an append-only file to another file.
+    Move the damaged tail of an append-only file aside; return whether there was one.
 
     Args:
         aof: The file; the tail is written next to it, as `….damaged-<seconds>`.
         engine: Its server; the same program checks such files if called by another
             name.
-
-    Returns:
-        True if a tail was cut, so that another start is worth trying.
     """
     if not aof.is_file():
         return False

@@ -90,14 +90,11 @@ class Slots:
 
     def place(self, part: Part, *, repository: Path, loaded: Collection[int]) -> int:
         """
-        Copy a part into a slot, unless a slot holds it already.
+        Copy a part into a slot, unless a slot holds it already; return the slot.
 
         Args:
             repository: The repository that holds its version directory.
             loaded: Slots of the step that must stay as they are.
-
-        Returns:
-            The slot.
 
         Raises:
             RepositoryError: A file does not match its hash in the release, or cannot be

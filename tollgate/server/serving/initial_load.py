@@ -85,15 +85,12 @@ def load_products(
     tolerant: bool,
 ) -> dict[str, str]:
     """
-    Load all products in parallel.
+    Load all products in parallel; return why a product is not served, by product.
 
     Args:
         loaders: At least one.
         serving: The object that serves each product, by product.
         tolerant: True if one product that can be served is enough.
-
-    Returns:
-        Product to the reason why it is not served.
 
     Raises:
         TollgateError: The error of the first product that cannot be served, unless

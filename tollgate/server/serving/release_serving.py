@@ -78,10 +78,7 @@ class Serving:
 
     def begin(self, plan: ServingPlan) -> str:
         """
-        Load the product's first release, and check that it answers.
-
-        Returns:
-            The release that the answer names.
+        Load the product's first release; return the release that its answer names.
 
         Raises:
             RepositoryError: A file does not match its hash in the release.
@@ -95,10 +92,7 @@ class Serving:
 
     def recall(self) -> str:
         """
-        Load what an earlier server of this folder served, without the repository.
-
-        Returns:
-            The release that the answer names.
+        Load what an earlier server of this folder served; return its release.
 
         Raises:
             RepositoryError: A step of it is another product's.

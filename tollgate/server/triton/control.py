@@ -173,12 +173,7 @@ def is_ready(server: Reachable, name: str, *, timeout_s: float = 5.0) -> bool:
 def statistics(
     server: Reachable, name: str = "", *, timeout_s: float = 5.0
 ) -> Mapping[str, Any]:
-    """
-    Read Triton's counters.
-
-    Returns:
-        Model name to its entry of `model_stats`, Triton's own field names.
-    """
+    """Read Triton's counters: the entry of `model_stats` by model."""
     with connected(server) as client:
         answer = client.get_inference_statistics(
             served_name(server, name) if name else "",
@@ -249,7 +244,7 @@ def infer(
     over: Any = None,
 ) -> dict[str, npt.NDArray[Any]]:
     """
-    Send one request.
+    Send one request; return every output by name.
 
     Args:
         server: A running Triton.
@@ -257,9 +252,6 @@ def infer(
         parameters: Request parameters.
         version: Version to query; None lets Triton choose.
         over: A client that is open; None opens one for this request.
-
-    Returns:
-        Every output, name to values.
 
     Raises:
         ServerError: The request failed; with Triton's message.
@@ -294,13 +286,10 @@ _WRAPPING = re.compile(
 
 def sentence(message: str) -> str:
     """
-    Cut Triton's wrapping and Python's traceback off a failure message.
+    Cut Triton's wrapping and Python's traceback off a failure message: one line.
 
     Args:
         message: The message that the server sent.
-
-    Returns:
-        One line.
     """
     if message.startswith("This protocol is restricted"):
         return "the control API is closed: the admin header is missing or wrong"

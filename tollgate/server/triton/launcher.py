@@ -122,13 +122,10 @@ class Installed(msgspec.Struct, frozen=True):
 
 def find_installed(root: Path = INSTALLED) -> Installed | None:
     """
-    Locate an installed Triton and check that it fits the running Python.
+    Locate an installed Triton that fits the running Python; None if there is none.
 
     Args:
         root: The folder with `bin` and `backends`.
-
-    Returns:
-        Its files; None if there is none.
 
     Raises:
         SetupError: It lacks a backend that every product needs, or its Python steps run

@@ -88,14 +88,11 @@ class OnnxSession:
 
     def run(self, names: Sequence[str], feeds: Mapping[str, Tensor]) -> list[Tensor]:
         """
-        Compute outputs in one call.
+        Compute outputs in one call: one array per name, in that order.
 
         Args:
             names: Outputs to compute.
             feeds: Every input, its batch dimension first.
-
-        Returns:
-            One array per name, in that order.
         """
         answer: list[Tensor] = self._session.run(list(names), dict(feeds))
         return answer

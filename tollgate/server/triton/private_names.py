@@ -31,15 +31,12 @@ def private_name(name: str, suffix: str) -> str:
 
 def link_private(repository: Path, name: str, *, suffix: str) -> str:
     """
-    Make a model loadable under its private name.
+    Make a model loadable under its private name, and return that name.
 
     Args:
         repository: The folder that the server reads models from.
         name: The model, a folder in it.
         suffix: Suffix of this start; empty for a server without private names.
-
-    Returns:
-        The private name.
     """
     private = private_name(name, suffix)
     link = repository / private

@@ -64,14 +64,11 @@ def ask_once(
     server: Reachable, product: str, *, timeout_s: float, amount: float = AMOUNT
 ) -> str:
     """
-    Request one decision on a synthetic purchase; a dry run.
+    Request a dry run of a synthetic purchase; return the release that decided.
 
     Args:
         server: A running Triton with the product loaded.
         amount: Amount of the purchase, whole cents.
-
-    Returns:
-        The release that decided.
 
     Raises:
         ServerError: No answer in time, or one that is no decision.
@@ -102,14 +99,11 @@ class Prober:
 
     def ask(self, *, timeout_s: float, amount: float = AMOUNT) -> str:
         """
-        Request one decision on a synthetic purchase; a dry run.
+        Request a dry run of a synthetic purchase; return the release that decided.
 
         Args:
             timeout_s: Seconds to wait for each answer of the server.
             amount: Amount of the purchase, whole cents.
-
-        Returns:
-            The release that decided.
 
         Raises:
             ServerError: No answer in time, or one that is no decision.

@@ -26,13 +26,10 @@ _BEGIN = "import sys; sys.dont_write_bytecode = True"
 
 def build_step_python(root: Path) -> Path:
     """
-    Create or update the environment.
+    Create or update the environment; return the folder that comes first on PATH.
 
     Args:
         root: Folder to create it in.
-
-    Returns:
-        The folder that comes first on PATH.
     """
     home = root.resolve() / _FOLDER
     packages = home / "lib" / f"python{sysconfig.get_python_version()}"
