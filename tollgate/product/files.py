@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tollgate.features.offline import build
 from tollgate.features.spec.description import decimals_text
 from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
-from tollgate.features.spec.spec_document import largest_number
+from tollgate.features.spec.spec_document import duration_us, largest_number
 from tollgate.policy import POLICY_FILE
 from tollgate.product.plan import Field, Plan
 from tollgate.product.rows import Rows, rows_of
@@ -277,8 +277,6 @@ def script_text(plan: Plan, *, kind: str) -> str:
 
 # Write the first features.yaml of a product.
 
-_WINDOWS = ("1d", "7d", "30d")
-_LONGEST_S = 30 * 86_400.0
 # A value this many times beyond all that were seen counts as a mistake.
 _BEYOND = 10
 
@@ -385,10 +383,11 @@ def window_features(
                 default,
             )
             for aggregate, default in aggregates.items()
-            for window in _WINDOWS
+            for window in entity.windows
         ]
-        since = f"time_since_last: {entity.name}, window: {_WINDOWS[-1]}"
-        found.append((f"{entity.name}_since_last", since, _LONGEST_S))
+        longest = entity.windows[-1]
+        since = f"time_since_last: {entity.name}, window: {longest}"
+        found.append((f"{entity.name}_since_last", since, duration_us(longest) / 1e6))
     return [
         (name if name not in taken else f"{name}_w", keys, default)
         for name, keys, default in found

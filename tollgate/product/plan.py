@@ -20,6 +20,14 @@ from tollgate.product.table_reading import (
     assign_named_roles,
     read_table,
     select_rows,
+    too_long,
+)
+from tollgate.product.windows import (
+    SHORTEST_WINDOW,
+    USUAL_WINDOWS,
+    entity_events,
+    fitting_windows,
+    overflow_text,
 )
 from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
 
@@ -213,11 +221,20 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class EntityColumn(msgspec.Struct, frozen=True):
-    """An entity that has windows: its name, its input, its column."""
+    """
+    An entity that has windows.
+
+    Attributes:
+        name: Its name.
+        key: The input with its id.
+        source: The table's column.
+        windows: Its windows, the shortest first.
+    """
 
     name: str
     key: str
     source: str
+    windows: tuple[str, ...]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -293,7 +310,10 @@ def make_plan(choices: ProductChoices) -> Plan:
     columns, excluded = _columns(
         frame, choices, label=label, times_us=times_us, notes=notes
     )
-    if not columns and not choices.entities and not choices.amount:
+    windows, overflowing = _windows(
+        frame, choices, columns=columns, times_us=times_us, notes=notes
+    )
+    if not columns and not windows and not choices.amount:
         problem = "no column is left that a model could learn from"
         raise InputError(choices.table, problem)
     namer = Namer()
@@ -308,13 +328,62 @@ def make_plan(choices: ProductChoices) -> Plan:
         other=other,
         fields=tuple(Field(names[one.source], one) for one in columns),
         entities=tuple(
-            EntityColumn(name=entity_name(names[one]), key=names[one], source=one)
-            for one in choices.entities
+            EntityColumn(
+                name=entity_name(names[one]),
+                key=names[one],
+                source=one,
+                windows=windows[one],
+            )
+            for one in windows
         ),
         at_night=len(np.unique(times_us // _HOUR_US % 24)) > 1,
-        excluded=tuple(excluded),
+        excluded=(*excluded, *overflowing),
         notes=tuple(notes),
     )
+
+
+def _windows(
+    frame: pl.DataFrame,
+    choices: ProductChoices,
+    *,
+    columns: Sequence[Column],
+    times_us: npt.NDArray[np.int64],
+    notes: list[str],
+) -> tuple[dict[str, tuple[str, ...]], list[ExcludedColumn]]:
+    """
+    Select the windows of each entity; leave out an entity that no window fits.
+
+    Returns:
+        The windows by column, and the entities that are left out.
+    """
+    windows, excluded = {}, []
+    served = np.ones(len(frame), np.bool_)
+    for one in columns:
+        if one.kind == "category":
+            served &= ~too_long(frame[one.source]).to_numpy()
+    for name in choices.entities:
+        ids = frame[name].filter(served)
+        events = entity_events(ids, times_us[served])
+        fitting = fitting_windows(events)
+        if not fitting:
+            problem = overflow_text(ids, events, window=SHORTEST_WINDOW)
+            excluded.append(ExcludedColumn(name, f"{problem}: no window fits"))
+            continue
+        windows[name] = fitting
+        lost = [one for one in USUAL_WINDOWS if one not in fitting]
+        if lost:
+            problem = overflow_text(ids, events, window=lost[0])
+            notes.append(
+                f"WARNING: {name}: {problem}, so its windows are {_and(fitting)} "
+                f"instead of {_and(USUAL_WINDOWS)}"
+            )
+    return windows, excluded
+
+
+def _and(words: Sequence[str]) -> str:
+    """Join words with commas, and the last one with "and"."""
+    *first, last = words
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _columns(
