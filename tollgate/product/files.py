@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -17,7 +19,7 @@ from tollgate.features.spec.spec_document import duration_us, largest_number
 from tollgate.policy import POLICY_FILE
 from tollgate.product.plan import Field, Plan
 from tollgate.product.rows import Rows, rows_of
-from tollgate.product.table_reading import as_numbers
+from tollgate.product.splitting import split
 from tollgate.product.thresholds import Costs, Rates, Thresholds
 from tollgate.repository.slo import SLO_FILE
 from tollgate.schema import (
@@ -279,6 +281,7 @@ def script_text(plan: Plan, *, kind: str) -> str:
 
 # A value this many times beyond all that were seen counts as a mistake.
 _BEYOND = 10
+_MAX_NAME = 64  # characters in the name of a feature
 
 
 def spec_text(
@@ -286,7 +289,7 @@ def spec_text(
     *,
     fields: tuple[Field, ...],
     missing: Mapping[str, float],
-    usual_amount: float = 0.0,
+    windows: Sequence[WindowFeature] = (),
 ) -> str:
     """
     Write features.yaml.
@@ -295,7 +298,7 @@ def spec_text(
         plan: The product.
         fields: Its fields in the order of the vector.
         missing: Substitute for a missing value, by field; NaN leaves it to the model.
-        usual_amount: Default of a mean of amounts without history.
+        windows: Its features over windows.
     """
     choices = plan.choices
     return render(
@@ -309,7 +312,7 @@ def spec_text(
             "aliases": plan.aliases,
             "entities": plan.entities,
             "fields": [_field(one, default=missing[one.name]) for one in fields],
-            "windows": window_features(plan, usual_amount=usual_amount),
+            "windows": windows,
         },
     )
 
@@ -342,6 +345,7 @@ def _field(field: Field, *, default: float) -> dict[str, object]:
         "seen_low": column.low,
         "seen_high": column.high,
         "default": default,
+        "left_to_model": math.isnan(default),
     }
 
 
@@ -360,41 +364,108 @@ def bounds(low: float, high: float, *, decimals: int | None) -> tuple[float, flo
     return (0.0 if low >= 0 else -wide), (0.0 if high <= 0 else wide)
 
 
-def window_features(
-    plan: Plan, *, usual_amount: float = 0.0
-) -> list[tuple[str, str, float]]:
+class WindowFeature(msgspec.Struct, frozen=True):
     """
-    List the features over windows: name, the keys that define it, and its default.
+    A feature over a window of an entity.
 
-    The default is the value of an entity without any history: counts and sums are 0,
-    and the last event is longer ago than the longest window. The mean of no amounts is
-    undefined, and 0 would be unusual, so its default is the usual amount.
+    Attributes:
+        name: Its name.
+        definition: Its other keys in features.yaml, without the default.
+        default: Value of an id without history, and while the store is unavailable;
+            None until it is computed from the training rows.
+        origin: Origin of the default, for a comment.
     """
-    taken = {one.name for one in plan.fields}
-    aggregates = {"count": 0.0}
+
+    name: str
+    definition: str
+    default: float | None
+    origin: str = "an id without history"
+
+
+def window_features(plan: Plan) -> list[WindowFeature]:
+    """
+    List the features over windows.
+
+    The default of a count or a sum is 0; the last event is longer ago than the longest
+    window. A mean, a minimum, a maximum or a last value of no events is undefined, so
+    its default follows from the training rows.
+    """
+    aggregates: dict[str, float | None] = {"count": 0.0}
     if plan.choices.amount:
-        aggregates |= {"sum": 0.0, "mean": usual_amount}
+        aggregates |= {"sum": 0.0, "mean": None}
+    taken = {one.name for one in plan.fields}
     found = []
     for entity in plan.entities:
         found += [
-            (
-                f"{entity.name}_{aggregate}_{window}",
-                f"entity: {entity.name}, aggregate: {aggregate}, window: {window}",
-                default,
+            WindowFeature(
+                name=_free_name(f"{entity.name}_{aggregate}_{window}", taken),
+                definition=f"entity: {entity.name}, aggregate: {aggregate}, "
+                f"window: {window}",
+                default=default,
             )
             for aggregate, default in aggregates.items()
             for window in entity.windows
         ]
         longest = entity.windows[-1]
-        since = f"time_since_last: {entity.name}, window: {longest}"
-        found.append((f"{entity.name}_since_last", since, duration_us(longest) / 1e6))
-    return [
-        (name if name not in taken else f"{name}_w", keys, default)
-        for name, keys, default in found
-    ]
+        found.append(
+            WindowFeature(
+                name=_free_name(f"{entity.name}_since_last", taken),
+                definition=f"time_since_last: {entity.name}, window: {longest}",
+                default=duration_us(longest) / 1e6,
+                origin=f"{longest}, the longest window",
+            )
+        )
+    return found
 
 
-_SHORT = 3  # digits of a default
+def _free_name(name: str, taken: set[str]) -> str:
+    """Return a valid name that is not taken, and add it to those that are."""
+    numbered = (f"_w{number}" for number in itertools.count(2))
+    for end in itertools.chain(("", "_w"), numbered):
+        found = name[len(end) - _MAX_NAME :].lstrip("0123456789") + end
+        if found not in taken:
+            taken.add(found)
+            return found
+    raise AssertionError("the numbers ended")
+
+
+# Stands for a default while the features of the training rows are computed: no number
+# of a table, and no sum over a window, is that large (10¹², times 1,024 events).
+_UNKNOWN = -(2.0**62)
+_DIGITS = 6  # of a default
+
+
+def fill_defaults(
+    windows: Sequence[WindowFeature],
+    vectors: npt.NDArray[np.float64],
+    *,
+    spec: FeatureSpec,
+    train: npt.NDArray[np.bool_],
+) -> list[WindowFeature]:
+    """
+    Compute the open defaults: the mean of the feature over the training rows.
+
+    Args:
+        windows: Features over windows.
+        vectors: Vectors of the rows, in which the open defaults are `_UNKNOWN`; they
+            get the computed ones; float64 [N, F].
+        spec: The features of the vectors.
+        train: The rows to train on; bool [N].
+    """
+    found = []
+    for one in windows:
+        if one.default is not None:
+            found.append(one)
+            continue
+        column = vectors[:, spec.feature_names.index(one.name)]
+        known = column[train & (column != _UNKNOWN)]
+        default, origin = 0.0, "no training row has a value"
+        if len(known):
+            default = float(f"{known.mean():.{_DIGITS}g}")
+            origin = f"the mean of {len(known):,} training rows"
+        column[column == _UNKNOWN] = default
+        found.append(msgspec.structs.replace(one, default=default, origin=origin))
+    return found
 
 
 def build_features(
@@ -419,7 +490,8 @@ def build_features(
     Raises:
         InputError: A value is invalid.
     """
-    spec = _write_spec(plan, folder, fields=fields, missing=missing)
+    windows = window_features(plan)
+    spec = _write_spec(plan, folder, fields=fields, missing=missing, windows=windows)
     rows = rows_of(
         plan.frame,
         spec=spec,
@@ -428,7 +500,19 @@ def build_features(
         source=str(plan.choices.table),
         label_delay_us=plan.choices.label_delay_us,
     )
-    return spec, rows, build(spec, rows.history).astype(np.float32)
+    vectors = build(spec, rows.history)
+    if windows:
+        train, _ = split(
+            rows.history.label,
+            time_us=rows.history.event_time_us,
+            spec=spec,
+            label_delay_us=plan.choices.label_delay_us,
+        )
+        windows = fill_defaults(windows, vectors, spec=spec, train=train)
+        spec = _write_spec(
+            plan, folder, fields=fields, missing=missing, windows=windows
+        )
+    return spec, rows, vectors.astype(np.float32)
 
 
 def write_texts(
@@ -473,19 +557,16 @@ def _write_spec(
     *,
     fields: tuple[Field, ...],
     missing: Mapping[str, float],
+    windows: Sequence[WindowFeature],
 ) -> FeatureSpec:
+    """Write features.yaml and read it; open defaults are `_UNKNOWN`."""
     step, _, _ = step_names(plan.choices.product)
     path = folder / step / "1" / SPEC_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
-    usual = _usual_amount(plan)
-    text = spec_text(plan, fields=fields, missing=missing, usual_amount=usual)
+    windows = [
+        msgspec.structs.replace(one, default=_UNKNOWN) if one.default is None else one
+        for one in windows
+    ]
+    text = spec_text(plan, fields=fields, missing=missing, windows=windows)
     path.write_text(text, "utf-8")
     return load_spec(path)
-
-
-def _usual_amount(plan: Plan) -> float:
-    """Return the median amount of the rows; 0 for a product without money."""
-    if plan.choices.amount is None:
-        return 0.0
-    amounts = as_numbers(plan.frame[plan.choices.amount]).values.drop_nulls()
-    return float(f"{np.median(amounts.to_numpy()):.{_SHORT}g}")

@@ -9,6 +9,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 import yaml
@@ -230,16 +231,38 @@ def test_vectors_have_the_numbers_and_words_of_the_table(tmp_path: Path) -> None
 
 
 def test_unreadable_window_has_the_values_of_an_unknown_id(tmp_path: Path) -> None:
-    """Count and sum are 0, the last event is 30 days ago, the mean is the median."""
+    """Count and sum are 0, the last event is 30 days ago, the mean is the usual one."""
     product = written(tmp_path, windows=True)
-    spec = load_spec(product.folder / "shop_features" / "1" / "features.yaml")
+    path = product.folder / "shop_features" / "1" / "features.yaml"
+    spec = load_spec(path)
     defaults = {one.name: one.default for one in spec.features}
-    usual = float(f"{product.plan.frame['paid'].median():.3g}")
+    comments = {
+        line.split("name: ")[1].split(",")[0]: line.partition("  # default: ")[2]
+        for line in path.read_text().splitlines()
+        if "window:" in line
+    }
+    frame = pd.DataFrame(product.plan.frame.sort("when").to_dict(as_series=False))
+    train = frame.index < 0.8 * ROWS  # the last fifth is held out
+    complete = frame["when"] >= frame["when"].min() + 30 * 86_400
+    assert (train & complete).sum() >= 0.5 * train.sum()
     for days in (1, 7, 30):
+        means = [
+            frame["paid"][
+                (frame["who"] == row.who)
+                & (frame["when"] <= row.when)
+                & (frame["when"] > row.when - days * 86_400)
+            ].mean()
+            for row in frame.itertuples()
+        ]
+        usual = np.array(means)[train & complete].mean()
         assert defaults[f"who_count_{days}d"] == 0
         assert defaults[f"who_sum_{days}d"] == 0
-        assert defaults[f"who_mean_{days}d"] == usual > 0
+        assert defaults[f"who_mean_{days}d"] == pytest.approx(usual, rel=5e-6)
+        assert comments[f"who_count_{days}d"] == "an id without history"
+        used = (train & complete).sum()
+        assert comments[f"who_mean_{days}d"] == f"the mean of {used} training rows"
     assert defaults["who_since_last"] == 30 * 24 * 60 * 60
+    assert comments["who_since_last"] == "30d, the longest window"
 
 
 def test_field_missing_in_a_row_is_missing_in_its_history(
