@@ -32,8 +32,10 @@ value, the remedy.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import traceback
+from collections.abc import Iterator
 from typing import TypeVar
 
 from tollgate import __version__
@@ -238,6 +240,17 @@ class JournalError(TollgateError):
         self.piece = str(piece)
         self.problem = problem
         super().__init__(f"{self.piece}: {problem}")
+
+
+@contextlib.contextmanager
+def os_errors(
+    kind: type[InputError | JournalError], source: object, problem: str
+) -> Iterator[None]:
+    """Raise an OSError of the block as `kind`: SOURCE: PROBLEM: the system's reason."""
+    try:
+        yield
+    except OSError as exc:
+        raise kind(source, f"{problem}: {exc.strerror}") from exc
 
 
 class ConversionError(TollgateError):

@@ -15,7 +15,7 @@ import msgspec
 
 from tollgate.audit.worker.sequence_ranges import SequenceNumbers, Span
 from tollgate.challenger.decision_counts import Groups
-from tollgate.errors import InputError
+from tollgate.errors import InputError, os_errors
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.releases.release_file import Release
 from tollgate.repository.releases.release_history import (
@@ -123,11 +123,9 @@ def save(folder: Path, state: TrialState) -> None:
         InputError: The file cannot be written; the old one is unchanged.
     """
     path = path_of(folder, state.trial)
-    try:
+    with os_errors(InputError, path, "cannot be written"):
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(path, msgspec.json.encode(state))
-    except OSError as exc:
-        raise InputError(path, f"cannot be written: {exc.strerror}") from exc
 
 
 def newest(

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.errors import RepositoryError
+from tollgate.errors import RepositoryError, os_errors
 from tollgate.schema import ARTIFACT_FILE
 
 Bools = npt.NDArray[np.bool_]
@@ -398,10 +398,8 @@ def read_explanation(path: Path) -> Explanation:
 
 
 def _read(path: Path) -> bytes:
-    try:
+    with os_errors(RepositoryError, path, "cannot be read"):
         return path.read_bytes()
-    except OSError as error:
-        raise RepositoryError(path, f"cannot be read: {error.strerror}") from error
 
 
 def _require_named(path: Path, found: str) -> None:

@@ -9,7 +9,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tollgate.errors import ArgumentError, InputError, ServerError, SetupError
+from tollgate.errors import (
+    ArgumentError,
+    InputError,
+    ServerError,
+    SetupError,
+    os_errors,
+)
 
 AUTHORITY, SERVER = "ca", "server"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
@@ -42,10 +48,8 @@ def make_certificates(
         if path.exists() or every.count(name) > 1:
             raise InputError(path, "is there already; certificates are made once each")
     hosts = ",".join(_alternative(name) for name in names)
-    try:
+    with os_errors(InputError, folder, "cannot be made"):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as exc:
-        raise InputError(folder, f"cannot be made: {exc.strerror}") from exc
     certificate = folder / f"{AUTHORITY}.pem"
     _openssl(
         *("req", "-x509", *_CURVE, "-days", str(days)),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from tollgate.errors import InputError
+from tollgate.errors import InputError, os_errors
 from tollgate.gateway.template import Limits
 from tollgate.steps.decision_metrics import STEP_BUCKETS_S
 
@@ -66,10 +66,8 @@ class RequestsLog:
             self._file = self._open()
         if self._file is None:
             return b""
-        try:
+        with os_errors(InputError, self._path, "cannot be read"):
             return self._read_new(self._file)
-        except OSError as exc:
-            raise InputError(self._path, f"cannot be read: {exc.strerror}") from exc
 
     def close(self) -> None:
         """Close the file."""

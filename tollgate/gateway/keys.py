@@ -11,7 +11,7 @@ import re
 import secrets
 from pathlib import Path
 
-from tollgate.errors import InputError
+from tollgate.errors import InputError, os_errors
 from tollgate.repository.atomic import lock_folder, replace_file
 
 _LINE = re.compile(r"([a-z0-9]{32,128})\s+([a-z0-9][a-z0-9-]{0,62});\s*(?:#.*)?")
@@ -71,12 +71,9 @@ def add_key(path: Path, caller: str) -> str:
         problem = f"{caller!r:.80} is not up to 63 of a-z, 0-9 and -"
         raise InputError("CALLER", problem)
     key = secrets.token_hex(32)
-    try:
-        with lock_folder(path.parent):
-            content = f"{_text(path)}{key} {caller};\n".encode()
-            replace_file(path, content, mode=_OWNER_ONLY)
-    except OSError as exc:
-        raise InputError(path, f"cannot be written: {exc.strerror}") from exc
+    with os_errors(InputError, path, "cannot be written"), lock_folder(path.parent):
+        content = f"{_text(path)}{key} {caller};\n".encode()
+        replace_file(path, content, mode=_OWNER_ONLY)
     return key
 
 

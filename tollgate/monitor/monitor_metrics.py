@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tollgate.errors import InputError
+from tollgate.errors import InputError, os_errors
 from tollgate.monitor.accuracy import LEVELS, DailyAccuracy
 from tollgate.monitor.decision_windows import ReleaseWindows, Window
 from tollgate.monitor.journal_monitor import ProductMonitor
@@ -84,10 +84,8 @@ class MonitorMetrics:
         """
         from prometheus_client import generate_latest
 
-        try:
+        with os_errors(InputError, path, "cannot be written"):
             replace_file(path, generate_latest(self.registry))
-        except OSError as exc:
-            raise InputError(path, f"cannot be written: {exc.strerror}") from exc
 
 
 def _families(samples: Iterable[Sample]) -> list[GaugeMetricFamily]:

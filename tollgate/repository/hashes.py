@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from tollgate.errors import RepositoryError
+from tollgate.errors import RepositoryError, os_errors
 
 _CHUNK_BYTES = 1 << 20
 SHORT_DIGITS = 12  # of a hash, in text for people
@@ -45,12 +45,9 @@ def hash_file(path: Path) -> str:
         RepositoryError: The file cannot be read.
     """
     digest = hashlib.sha256()
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                digest.update(chunk)
-    except OSError as exc:
-        raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
+    with os_errors(RepositoryError, path, "cannot be read"), path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
     return digest.hexdigest()
 
 

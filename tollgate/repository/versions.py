@@ -20,7 +20,7 @@ from pathlib import Path
 
 import msgspec
 
-from tollgate.errors import RepositoryError
+from tollgate.errors import RepositoryError, os_errors
 from tollgate.repository.atomic import sync_directory
 from tollgate.repository.hashes import version_files
 
@@ -58,10 +58,8 @@ def staging(repository: Path) -> Iterator[Staging]:
     """
     remove_leftovers(repository)
     place = _staging_place(repository)
-    try:
+    with os_errors(RepositoryError, place, "cannot be written"):
         folder, lock = _locked_folder(place)
-    except OSError as exc:
-        raise RepositoryError(place, f"cannot be written: {exc.strerror}") from exc
     try:
         yield Staging(folder)
     finally:
@@ -218,11 +216,9 @@ def withdraw_version(staged: Staging, model: Path, *, number: int) -> None:
         RepositoryError: It cannot be renamed; it stays, complete.
     """
     path = model / str(number)
-    try:
+    with os_errors(RepositoryError, path, "cannot be removed"):
         os.rename(path, staged.version)
         sync_directory(model)
-    except OSError as exc:
-        raise RepositoryError(path, f"cannot be removed: {exc.strerror}") from exc
 
 
 def _not_published(source: Path, exc: OSError) -> RepositoryError:

@@ -35,7 +35,7 @@ from tollgate.audit.chain.links import (
     removed_links,
 )
 from tollgate.audit.chain.segment_files import lock, write_hidden, write_hidden_table
-from tollgate.errors import InputError, JournalError
+from tollgate.errors import InputError, JournalError, os_errors
 from tollgate.repository.atomic import sync_directory
 
 LOCK = ".lock"
@@ -70,11 +70,9 @@ class Chain:
         self.hashes: list[str] = []
         self._anchor = anchor
         self._on_step = on_step
-        try:
+        with os_errors(InputError, folder, "cannot be created"):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             (folder / NEW).mkdir(exist_ok=True, mode=0o700)
-        except OSError as exc:
-            raise InputError(folder, f"cannot be created: {exc.strerror}") from exc
         with self.locked():
             self._follow(read_links(folder))  # a listing shows missing links
             self._require_anchored()

@@ -21,7 +21,7 @@ import polars as pl
 
 from tollgate.audit.chain.digests import columns_of
 from tollgate.audit.chain.merkle import root
-from tollgate.errors import InputError, JournalError
+from tollgate.errors import InputError, JournalError, os_errors
 
 
 def now_us() -> int:
@@ -245,10 +245,8 @@ def read_file(path: Path) -> bytes:
     Raises:
         JournalError: The file cannot be read.
     """
-    try:
+    with os_errors(JournalError, path, "cannot be read"):
         return path.read_bytes()
-    except OSError as exc:
-        raise JournalError(path, f"cannot be read: {exc.strerror}") from exc
 
 
 class LinkContent(msgspec.Struct, frozen=True, eq=False, kw_only=True):

@@ -13,7 +13,7 @@ from pathlib import Path
 import polars as pl
 
 from tollgate.audit.chain.links import File, hidden_path
-from tollgate.errors import JournalError
+from tollgate.errors import JournalError, os_errors
 
 _READ_ONLY = (errno.EACCES, errno.EROFS)
 _COMPRESSION_LEVEL = 3  # zstd: a third of the time of level 10, 2.4 % more bytes
@@ -71,15 +71,13 @@ def lock(path: Path, *, wait: bool = True) -> Iterator[bool]:
 
     Yields False if another process holds the lock and `wait` is False.
     """
-    try:
+    with os_errors(JournalError, path, "cannot be locked"):
         try:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as exc:
             if exc.errno not in _READ_ONLY:
                 raise
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # the caller only reads
-    except OSError as exc:
-        raise JournalError(path, f"cannot be locked: {exc.strerror}") from exc
     try:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

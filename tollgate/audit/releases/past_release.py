@@ -21,7 +21,7 @@ from tollgate.audit.releases.archived_release import (
     read_with_file,
     release_of,
 )
-from tollgate.errors import InputError, RepositoryError
+from tollgate.errors import InputError, RepositoryError, os_errors
 from tollgate.explanation import EXPLAIN_FILE, Explanation, decode_explanation
 from tollgate.features.assemble import exact_features
 from tollgate.features.hook.hook_file import HOOK_FILE
@@ -72,10 +72,8 @@ class ReleaseFiles:
             self._require(place, hashlib.sha256(content).hexdigest())
             return content
         path = self.path(name)
-        try:
+        with os_errors(RepositoryError, path, "cannot be read"):
             return path.read_bytes()
-        except OSError as exc:
-            raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
 
     def has(self, name: str) -> bool:
         """Return whether the release has a file of this name."""

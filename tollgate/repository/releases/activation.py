@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from tollgate.errors import ArgumentError, RepositoryError
+from tollgate.errors import ArgumentError, RepositoryError, os_errors
 from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
 from tollgate.repository.atomic import lock_folder, replace_file
 from tollgate.repository.lint.product_rules import require_sound
@@ -335,11 +335,11 @@ def propose(
     path = proposal_path(snapshot.folder, product)
     proposal = Proposal(action, actor, reason, release, instead_of)
     text = msgspec.json.format(msgspec.json.encode(proposal), indent=2)
-    try:
-        with lock_folder(snapshot.folder / product):
-            replace_file(path, text + b"\n")
-    except OSError as exc:
-        raise RepositoryError(path, f"cannot be written: {exc.strerror}") from exc
+    with (
+        os_errors(RepositoryError, path, "cannot be written"),
+        lock_folder(snapshot.folder / product),
+    ):
+        replace_file(path, text + b"\n")
     return path
 
 

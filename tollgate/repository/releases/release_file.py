@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from tollgate.errors import RepositoryError
+from tollgate.errors import RepositoryError, os_errors
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.configs import CONFIG_FILE
 from tollgate.repository.hashes import SHORT_DIGITS, hash_version
@@ -114,10 +114,8 @@ def read_release(repository: Path, *, product: str) -> Release:
             another product.
     """
     path = release_path(repository, product)
-    try:
+    with os_errors(RepositoryError, path, "cannot be read"):
         content = path.read_bytes()
-    except OSError as exc:
-        raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
     return decode_release(content, product=product, source=path)
 
 

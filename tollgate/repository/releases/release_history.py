@@ -20,7 +20,7 @@ from typing import Literal
 
 import msgspec
 
-from tollgate.errors import RepositoryError
+from tollgate.errors import RepositoryError, os_errors
 from tollgate.repository.atomic import sync_directory
 from tollgate.repository.hashes import SHORT_DIGITS
 from tollgate.repository.releases.release_file import (
@@ -84,7 +84,7 @@ def add_entry(repository: Path, entry: Entry) -> None:
     path = history_path(repository, entry.release.product)
     line = msgspec.json.encode(entry) + b"\n"
     flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    try:
+    with os_errors(RepositoryError, path, "cannot be written"):
         descriptor = os.open(path, flags, 0o644)
         try:
             size = os.fstat(descriptor).st_size
@@ -97,8 +97,6 @@ def add_entry(repository: Path, entry: Entry) -> None:
             os.close(descriptor)
         if not size:
             sync_directory(path.parent)  # the file is new
-    except OSError as exc:
-        raise RepositoryError(path, f"cannot be written: {exc.strerror}") from exc
 
 
 def _write_whole(descriptor: int, content: bytes, *, size: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
-from tollgate.errors import RepositoryError
+from tollgate.errors import RepositoryError, os_errors
 from tollgate.repository.releases.release_file import Release, release_path
 
 
@@ -91,10 +91,8 @@ class Folder:
     def read(self) -> bytes:
         """Read release.json."""
         path = release_path(self.folder, self._product)
-        try:
+        with os_errors(RepositoryError, path, "cannot be read"):
             return path.read_bytes()
-        except OSError as exc:
-            raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
 
     def bring(self, release: Release) -> None:
         """Do nothing: the files are in the folder."""
