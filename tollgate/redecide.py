@@ -168,9 +168,7 @@ class _Reader:
         return cents
 
     def event_time_us(self) -> npt.NDArray[np.int64]:
-        """
-        Read the event times; they are optional for policies without time conditions.
-        """
+        """Read event times; optional for policies without time conditions."""
         needed = any(one.tables.timed for one in self._policies)
         return self.whole(_EVENT_TIME, needed=needed)
 

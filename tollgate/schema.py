@@ -226,9 +226,7 @@ class FieldForm(Protocol):
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
-        """
-        Return a category's words; empty where any may come, or they are not known.
-        """
+        """Return a category's words; empty where any may come, or none are known."""
 
 
 class DeclaredField(NamedTuple):

@@ -137,9 +137,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return Path(self.state).resolve()
 
     def shown(self) -> dict[str, Any]:
-        """
-        Return the settings in a form safe to print: passwords in addresses are masked.
-        """
+        """Return the settings to print: passwords in addresses are masked."""
         shown: dict[str, Any] = msgspec.to_builtins(self)
         for name in ADDRESSES:
             head, at, tail = (shown[name] or "").rpartition("@")
@@ -218,9 +216,7 @@ def _variable(key: str) -> str:
 
 
 def _checked(key: str, value: Any, *, source: str, where: str = "") -> dict[str, Any]:
-    """
-    Check one setting's value; return it as the only entry of a mapping, for merging.
-    """
+    """Check one setting's value; return a mapping of it alone, for merging."""
     try:
         msgspec.convert({key: value}, Settings, strict=False)
     except msgspec.ValidationError as exc:

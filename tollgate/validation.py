@@ -164,9 +164,7 @@ def check_fields(
 
 
 def _hashed(words: list[list[bytes]]) -> tuple[I64, list[tuple[int, int, str]]]:
-    """
-    Hash texts, [K, N]; list the invalid ones: field position, row, value and rule.
-    """
+    """Hash texts, [K, N]; list invalid ones: field position, row, value, rule."""
     rows = len(words[0])
     flat = list(itertools.chain.from_iterable(words))
     wrong = []
@@ -179,9 +177,7 @@ def _hashed(words: list[list[bytes]]) -> tuple[I64, list[tuple[int, int, str]]]:
 
 
 def _amounts(amount: F64) -> tuple[I64, dict[int, str]]:
-    """
-    Convert amounts to cents; return int64 [N], and the rule that each bad row broke.
-    """
+    """Convert amounts to cents; int64 [N], and the rule that a bad row broke."""
     if len(amount) <= MAX_BATCH_ROWS:  # numbers are faster than small arrays
         cents = _whole_cents(amount.tolist())
         if len(cents) == len(amount):

@@ -152,9 +152,7 @@ class TrialCounter:
             self._scorer = Scorer(champion, challenger)
 
     def count(self, records: Records) -> None:
-        """
-        Count the rows of a chunk that belong to this trial and are not counted yet.
-        """
+        """Count the rows of a chunk that are of this trial and not counted yet."""
         first = records.first_sequence
         last = first + len(records) - 1
         for low, high in self._seen.add(records.writer, first, last=last):
@@ -204,9 +202,7 @@ class TrialCounter:
         return self.trial.mode == "canary" and answered
 
     def _compare(self, records: Records, scorer: Scorer) -> None:
-        """
-        Count rows that both releases decided: one when they were sent, the other now.
-        """
+        """Count rows that both releases decided: one then, the other now."""
         scored = scorer.score(records)
         self.state.again += len(records)
         self.state.worked_us += scored.worked_us
@@ -438,9 +434,7 @@ class TrialWorker:
             del self._runs[trial]
 
     def _update_trials(self) -> None:
-        """
-        Update the current trials; if they cannot be read, the previous ones continue.
-        """
+        """Update the current trials; unless they can be read, the old ones go on."""
         try:
             self._refresh()
         except TollgateError as exc:

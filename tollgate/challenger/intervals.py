@@ -234,9 +234,7 @@ def _spread(chance: npt.NDArray[np.float64], of: npt.NDArray[np.float64]) -> flo
 
 
 def _tenths(expected: _I64, actual: _I64) -> tuple[_I64, _I64]:
-    """
-    Join neighbouring bins into at most ten with about equal numbers of expected rows.
-    """
+    """Join neighbouring bins into at most ten of about as many expected rows."""
     rows = max(1, int(expected.sum()))
     # Assign each bin by its middle: the neighbours of a bin that holds nearly all rows
     # are not joined to it.

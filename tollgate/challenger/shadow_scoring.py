@@ -95,9 +95,7 @@ class Scorer:
         return ScoredRows(recorded, other, worked_us)
 
     def segment(self, records: Records) -> npt.NDArray[np.uint8]:
-        """
-        Return the segments of rows, by the policy of the recorded release; uint8 [N].
-        """
+        """Return rows' segments, by the recorded release's policy; uint8 [N]."""
         return decide(_facts(records), policy=self._recorded.policy).segment
 
     def _again(self, facts: RowFacts, cluster: I64) -> Decisions:

@@ -56,9 +56,7 @@ def flips_effect(pairs: Pairs) -> float:
 
 
 def decision_difference(pairs: Pairs, level: int) -> Interval:
-    """
-    Estimate how much more often the challenger makes a decision, on the same rows.
-    """
+    """Estimate how much more often the challenger makes a decision on these rows."""
     matrix = [
         pairs.matrix[at : at + LEVELS] for at in range(0, LEVELS * LEVELS, LEVELS)
     ]
@@ -191,9 +189,7 @@ def _compared(state: TrialState) -> Arm:
 
 
 def _all_are_slow(state: TrialState, found: Interval, gates: Gates) -> bool:
-    """
-    Return whether the champion is as slow, so that the challenger is not the cause.
-    """
+    """Return whether the champion is as slow, and the challenger not the cause."""
     than = _compared(state)
     if state.trial.mode == "shadow" or than.rows < gates.min_rows:
         return False

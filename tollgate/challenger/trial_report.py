@@ -151,9 +151,7 @@ def make_report(state: TrialState, gates: Gates) -> TrialReport:
 
 
 def _order(state: TrialState) -> list[str]:
-    """
-    List the groups: all rows first, then segments, then amounts in ascending order.
-    """
+    """List the groups: all rows first, then segments, then amounts, ascending."""
     names = [name for name, group in state.groups.items() if group.pairs.rows]
     kinds = (ALL, "segment", "amount")
 

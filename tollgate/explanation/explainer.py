@@ -362,9 +362,7 @@ class Explainer:
         )
 
     def of_class(self, rows: F32, index: int) -> F64:
-        """
-        Return each feature's contribution to the margin of a class; float64 [N, F].
-        """
+        """Return each feature's contribution to a class's margin; float64 [N, F]."""
         if not 0 <= index < len(self._explanation.classes):
             raise ValueError(f"class {index}: there are {self._explanation.classes}")
         found = self.contributions(rows)

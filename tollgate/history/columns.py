@@ -183,9 +183,7 @@ def numbers(column: pl.Series, *, most: float, source: str) -> npt.NDArray[np.fl
 
 
 def _cast(column: pl.Series, dtype: pl.DataType, *, source: str) -> pl.Series:
-    """
-    Change a column's type; a value that does not convert becomes null, or is refused.
-    """
+    """Change a column's type; a value that does not fit becomes null or fails."""
     import polars as pl
 
     try:

@@ -245,9 +245,7 @@ class Records(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def owner(self) -> tuple[str, list[bytes]]:
-        """
-        Return the owner of the rows: the first entity and its ids, or the transactions.
-        """
+        """Return the rows' owner: the first entity and its ids, or transactions."""
         if self.entities:
             return self.entities[0], self.entity_id[0]
         return TRANSACTION, self.transaction_id

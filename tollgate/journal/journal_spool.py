@@ -77,16 +77,12 @@ class JournalSpool:
 
     @property
     def busy(self) -> bool:
-        """
-        Return whether chunks are queued, or another writer's segment is partly sent.
-        """
+        """Return whether chunks are queued, or a foreign segment is partly sent."""
         return self.waiting or self._source is not None
 
     @property
     def waiting(self) -> bool:
-        """
-        Return whether chunks of this writer are queued; newer ones must queue behind.
-        """
+        """Return whether own chunks are queued; newer ones must queue behind."""
         return self._segment is not None or bool(self._own) or self._source_is_own
 
     def write(self, chunks: Sequence[tuple[int, bytes]]) -> None:
@@ -158,9 +154,7 @@ class JournalSpool:
         return True
 
     def _open_next(self) -> bool:
-        """
-        Read the next segment without a live writer; return False if there is none.
-        """
+        """Read the next segment without a live writer; False if there is none."""
         while (path := self._next()) is not None:
             fd = self._draining.enter_context(locked(path))
             if fd is None:

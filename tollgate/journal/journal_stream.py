@@ -66,9 +66,7 @@ class Level:
         self._added_bytes += size
 
     def measure(self, length: object) -> None:
-        """
-        Update `full` from the stream's length; ignore a reply that is not a number.
-        """
+        """Update `full` from the stream's length; ignore a reply that is no number."""
         if not isinstance(length, int):
             return
         self._due_s = time.monotonic() + _EVERY_S
@@ -200,9 +198,7 @@ class JournalStream:
         return bool(self._awaited)
 
     def room(self, chunks: Sequence[bytes]) -> int:
-        """
-        Return how many of some chunks may be sent before older ones are acknowledged.
-        """
+        """Return how many chunks may be sent before older ones are acknowledged."""
         sent, size = self._sent, self._sent_bytes
         for at, raw in enumerate(chunks):
             size += len(raw)
@@ -365,9 +361,7 @@ class JournalStream:
             log.debug("the journal's stream has no answer: %s", error)
 
     def reset(self) -> None:
-        """
-        Drop the connections and all expected replies; the next chunk opens new ones.
-        """
+        """Drop connections and expected replies; the next chunk opens new ones."""
         self.close()
         self._abandon()
 

@@ -132,9 +132,7 @@ class Delivery:
         return sum(chunk.rows for chunk in (*self._sent, *self._held))
 
     def idle_s(self, shortest_s: float) -> float:
-        """
-        Return the pause in seconds before the next cycle, unless chunks arrive earlier.
-        """
+        """Return the pause, s, before the next cycle, unless chunks arrive earlier."""
         if self._sent:
             return 0.0
         if not self._held and (self._spool is None or not self._spool.busy):
@@ -157,9 +155,7 @@ class Delivery:
             self._spool_chunks(self._spool)
 
     def _may_send(self, extra_commands: Sequence[Command] = ()) -> bool:
-        """
-        Return whether to try the stream now; a full one gets the other commands only.
-        """
+        """Return whether to try the stream; a full one gets other commands only."""
         if self._away:
             return time.monotonic() >= self._probe_due_s
         if self.full and (extra_commands or time.monotonic() >= self._probe_due_s):

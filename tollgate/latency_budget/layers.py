@@ -173,9 +173,7 @@ def _spread(us: I64, request: I64, once: npt.NDArray[np.bool_]) -> F64:
 
 
 def judge(found: Split, budget: Layers) -> list[Judged]:
-    """
-    Compare each layer with its budget, in the order in which a request passes them.
-    """
+    """Compare each layer with its budget, in the order of a request."""
     judged = []
     for layer, spent_ms in found.layers_ms.items():
         p50_ms, p99_ms = np.percentile(spent_ms, [50, 99]).tolist()

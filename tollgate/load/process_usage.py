@@ -65,9 +65,7 @@ def descendants(roots: Iterable[int]) -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """
-    Read /proc/PID/stat from the third field on; the second may contain any character.
-    """
+    """Read /proc/PID/stat from field 3 on; the second may contain anything."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
 
 

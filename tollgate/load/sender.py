@@ -38,9 +38,7 @@ class Sender(Protocol):
         """
 
     def at_times(self, requests: Sequence[bytes], at_s: F64) -> Results:
-        """
-        Send each when it is due, ascending from 0, without waiting for any answer.
-        """
+        """Send each when it is due, ascending from 0, without waiting for answers."""
 
     def one_by_one(self, requests: Sequence[bytes], *, run_s: float) -> Results:
         """Send each when the one before is answered, for `run_s` seconds."""

@@ -81,15 +81,11 @@ class LabelCounts:
         return int(self.known[:, 1].sum())
 
     def precision(self, level: int) -> Interval:
-        """
-        Return the share of frauds among the decisions of this level or a stricter one.
-        """
+        """Return the share of frauds among decisions of this level or above."""
         return share(self.known[level:, 1].sum(), self.known[level:].sum())
 
     def recall(self, level: int) -> Interval:
-        """
-        Return the share of the frauds with a decision of this level or a stricter one.
-        """
+        """Return the share of frauds that got a decision of this level or above."""
         return share(self.known[level:, 1].sum(), self.known[:, 1].sum())
 
 
@@ -158,9 +154,7 @@ class DailyAccuracy:
         return whole
 
     def newest(self, release: str) -> LabelCounts | None:
-        """
-        Return the counts of the newest day without young decisions; None without one.
-        """
+        """Return the counts of the newest day without young decisions, or None."""
         days = self.days.get(release, {})
         whole = [day for day, one in days.items() if one.old and not one.young]
         return days[max(whole)] if whole else None

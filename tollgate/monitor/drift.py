@@ -28,9 +28,7 @@ _NORMAL = NormalDist()
 
 
 class Distance(msgspec.Struct, frozen=True):
-    """
-    Distance of two distributions: population stability index, and Kolmogorov-Smirnov.
-    """
+    """Hold two distances of distributions: stability index, Kolmogorov-Smirnov."""
 
     psi: float
     ks: float
@@ -310,9 +308,7 @@ class _ColumnJudge(msgspec.Struct, frozen=True, eq=False):
     chance: float
 
     def verdict(self) -> ColumnResult:
-        """
-        Compare the missing values, then the present ones; the larger distance counts.
-        """
+        """Compare missing, then present values; the larger distance counts."""
         rows, column = self.tally.rows, self.column
         missing = self.tally.missing[self.at]
         gone = float(missing.sum() / max(rows.sum(), 1))

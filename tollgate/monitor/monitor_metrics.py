@@ -65,9 +65,7 @@ class MonitorMetrics:
         self.registry.register(self)
 
     def refresh(self) -> None:
-        """
-        Take the values of the finished look; a scrape sees either old or new values.
-        """
+        """Take the values of the finished look; a scrape sees only old or new ones."""
         samples = [one for monitor in self._monitors for one in samples_of(monitor)]
         self._families = _families(samples)
 

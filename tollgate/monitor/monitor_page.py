@@ -283,9 +283,7 @@ def _trouble(windows: Sequence[Window], places: Sequence[str]) -> str:
 
 
 def days_chart(found: DailyAccuracy, release: str) -> str:
-    """
-    Draw precision and recall by day of purchase, and explain which decisions count.
-    """
+    """Draw precision and recall by day of purchase; say which decisions count."""
     rule = found.rule
     lag_days = rule.lag_us / 86_400e6
     days = found.days.get(release, {})

@@ -171,9 +171,7 @@ LATE = "tollgate:late_decisions:ratio_rate"
 
 
 def bucket_s(objective_ms: float) -> float:
-    """
-    Choose the histogram bucket that counts as in time: the objective, or next below.
-    """
+    """Choose the bucket that counts as in time: the objective, or next below."""
     fits = [one for one in STEP_BUCKETS_S if one <= objective_ms / 1e3 * (1 + 1e-9)]
     return max(fits, default=STEP_BUCKETS_S[0])
 

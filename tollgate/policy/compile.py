@@ -297,9 +297,7 @@ class _Reach:
                 stops.append(self._document.raw.rules[at].name)
 
     def _parts(self) -> list[Box]:
-        """
-        Return all rows as disjoint boxes: those of each segment, and of no segment.
-        """
+        """Return all rows as disjoint boxes: of each segment, and of no segment."""
         other = remove_all([{}], self._segments, domains=self._domains)
         return [
             *({**box, _SEGMENT: ((0, 0),)} for box in other),

@@ -119,9 +119,7 @@ def _usable(facts: RowFacts, policy: Policy) -> Bool:
 
 
 def _apply_rules(policy: Policy, matched: Bool, decision: U8, code_bits: I64) -> U8:
-    """
-    Apply the rules to the decisions in order; changes `matched` and `code_bits`.
-    """
+    """Apply the rules in order; changes `matched` and `code_bits`."""
     open_ = None  # rows that no rule has stopped
     for place in np.flatnonzero(matched.any(axis=0)).tolist():
         rule, met = policy.rules[place], matched[:, place]
@@ -162,9 +160,7 @@ def _pack(matched: Bool) -> npt.NDArray[np.uint64]:
 
 
 def _code_texts(code_bits: I64, codes: tuple[str, ...]) -> npt.NDArray[np.object_]:
-    """
-    Convert set bits to the text of their codes; rows of the same set share one text.
-    """
+    """Convert set bits to the text of their codes; equal sets share one text."""
     named = np.empty(len(code_bits), np.object_)
     named[:] = [_text(bits, codes) for bits in code_bits.tolist()]
     return named

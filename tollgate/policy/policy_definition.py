@@ -34,9 +34,7 @@ class Score(msgspec.Struct, frozen=True):
     decimals: int | None
 
     def of(self, probabilities: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """
-        Compute the score; [N, K] → [N]. Adds column by column: no row affects another.
-        """
+        """Compute the score, [N, K] → [N], by columns: no row affects another."""
         if self.plain:
             found = probabilities[:, self.weights[0][0]].astype(np.float64)
         else:

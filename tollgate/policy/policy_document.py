@@ -76,9 +76,7 @@ class Source:
         )
 
     def misfit(self, problem: str) -> PolicyError:
-        """
-        Build the error for a msgspec message, with line and key instead of a path.
-        """
+        """Build the error for a msgspec message, with line and key, not a path."""
         found = _AT.search(problem)
         place: Place = ()
         for key, index in _STEP.findall(found[1] if found else ""):

@@ -100,9 +100,7 @@ def clear_heads(folder: Path) -> None:
 
 
 def spools(folder: Path) -> list[Path]:
-    """
-    List the spools in a folder, one for each product; the folder itself if it is one.
-    """
+    """List the spools in a folder, one per product; itself if it is one."""
     inner = folder.iterdir() if folder.is_dir() else ()
     found = sorted(path for path in inner if path.is_dir())
     return [folder, *found] if segments(folder) or not found else found

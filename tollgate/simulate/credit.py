@@ -215,9 +215,7 @@ _GAPS = {"income": 0.02, "debt_payments": 0.04, "savings": 0.12, "home": 0.01}
 def _with_gaps(
     random: np.random.Generator, columns: dict[str, npt.NDArray[np.generic]]
 ) -> dict[str, pl.Series]:
-    """
-    Remove the values that some applications do not state; NaN and gaps become null.
-    """
+    """Remove values that some applications do not state; NaN becomes null."""
     found = {}
     for name, values in columns.items():
         gap = random.random(len(values)) < _GAPS.get(name, 0.0)

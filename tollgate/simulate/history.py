@@ -148,9 +148,7 @@ def simulate(
 def _complete(
     purchases: Purchases, scenarios: Scenarios, day: int, *, seed: int
 ) -> pl.DataFrame:
-    """
-    Add frauds and label times to a day's purchases; times are seconds of the history.
-    """
+    """Add frauds and label times to a day's purchases, in s of the history."""
     frauds = scenarios.commit(purchases, day)
     second = purchases.second + np.int64(day * DAY_S)
     return pl.DataFrame(

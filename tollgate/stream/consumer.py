@@ -346,9 +346,7 @@ class FeedMarks:
 
 
 def _valid_us(value: object, now_us: int) -> int:
-    """
-    Read a watermark; 0 if it is invalid, or so far ahead that a clock must be wrong.
-    """
+    """Read a watermark; 0 if it is invalid, or too far ahead of the clock."""
     time_us = unpack_watermark(value) or 0
     return min(time_us, now_us) if time_us <= now_us + _MOST_AHEAD_US else 0
 
@@ -430,9 +428,7 @@ class StreamMetrics:
             self._lag_s.labels(self._product, feed).set(0)
 
     def feed(self, feed: str, *, watermark_us: int, now_us: int) -> None:
-        """
-        Export a feed's watermark and its age; both arguments are µs since the epoch.
-        """
+        """Export a feed's watermark and its age, given µs since the epoch."""
         self._mark_s.labels(self._product, feed).set(watermark_us / 1e6)
         age_s = max(0, now_us - watermark_us) / 1e6
         self._mark_age_s.labels(self._product, feed).observe(age_s)

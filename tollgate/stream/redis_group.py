@@ -28,9 +28,7 @@ class StreamGroup:
         self._unread = redis.register_script(_UNREAD)
 
     def make(self, stream: str) -> None:
-        """
-        Create the group, reading from the beginning, and the stream, if necessary.
-        """
+        """Create the group, reading from the beginning, and stream if needed."""
         try:
             self._redis.xgroup_create(stream, self._name, id="0", mkstream=True)
         except self._refused as exc:

@@ -57,9 +57,7 @@ class Source(Protocol):
         """Return the number of partitions that this consumer reads now."""
 
     def partition_count(self) -> int:
-        """
-        Return the number of all partitions of the feed, others' too; 0 while unknown.
-        """
+        """Return the number of the feed's partitions, all of them; 0 if unknown."""
 
     def caught_up(self) -> Mapping[int, int]:
         """

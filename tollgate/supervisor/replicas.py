@@ -170,9 +170,7 @@ def wait_for_release(
 
 
 def _digest_now(path: Path) -> str:
-    """
-    Return the digest of a release.json as it is now; empty when it cannot be read.
-    """
+    """Return the digest of a release.json now; empty when it cannot be read."""
     try:
         return digest_of(path.read_bytes())
     except OSError:

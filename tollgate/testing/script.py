@@ -81,9 +81,7 @@ class Script:
         self._by_id[transaction_id] = answer
 
     def by_rule(self, rule: Rule) -> None:
-        """
-        Add a rule that precedes the earlier ones; if it returns None, those apply.
-        """
+        """Add a rule in front of earlier ones; if it returns None, those apply."""
         self._rules.insert(0, rule)
 
     def note(self, rows: list[Asked]) -> None:

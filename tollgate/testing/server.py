@@ -423,9 +423,7 @@ class TestServer:
         self._script.by_id(transaction_id, answer)
 
     def answer_by(self, rule: Rule) -> None:
-        """
-        Answer by a function of the row; if it returns None, the earlier answers apply.
-        """
+        """Answer by a function of the row; if it gives None, earlier answers apply."""
         self._script.by_rule(rule)
 
     def fail(

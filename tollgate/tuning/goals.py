@@ -56,18 +56,14 @@ class Limits(msgspec.Struct, frozen=True):
     percent: float
 
     def meets(self, seen: RunFigures) -> bool:
-        """
-        Return whether a run meets them; one late answer in a short run is allowed.
-        """
+        """Return whether a run meets them; a short run may have one late answer."""
         share = seen.requests / 100
         late = share * (100 - seen.in_time_percent)
         forgiven = max(1.0, share * (100 - self.percent)) + 1e-6
         return seen.p99_ms <= self.p99_ms and late <= forgiven
 
     def hopeless(self, seen: RunFigures) -> bool:
-        """
-        Return whether a run misses them by more than chance, so that none is repeated.
-        """
+        """Return whether a run misses them by more than chance."""
         return seen.p99_ms > _FAR * self.p99_ms or seen.in_time_percent < _FEW
 
 

@@ -230,9 +230,7 @@ class TuningResult(msgspec.Struct, frozen=True):
 
     @property
     def winner(self) -> Candidate | None:
-        """
-        Return settings that are better by more than chance; None when there are none.
-        """
+        """Return settings that are better by more than chance, or None."""
         return (
             self.compared.candidate if self.compared and self.compared.holds else None
         )
@@ -284,9 +282,7 @@ def tune(
 
 
 def measurer_of(override: Override, goal: Goal, drive: Drive) -> Measurer:
-    """
-    Return a function that loads a candidate, runs it, and checks that it stayed loaded.
-    """
+    """Return a function that loads and runs a candidate, and checks it stayed."""
 
     def look(
         candidate: Candidate, *, seconds: float, near: float, floor: float

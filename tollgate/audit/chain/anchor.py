@@ -87,9 +87,7 @@ class AnchorFile:
 
 
 def _end_of(fd: int) -> tuple[int, AnchorMark | None]:
-    """
-    Return the offset after the last complete line, and its mark; None without one.
-    """
+    """Return the offset after the last complete line, and its mark or None."""
     size = os.fstat(fd).st_size
     begin = max(0, size - _LINE_BYTES)
     tail = os.pread(fd, _LINE_BYTES, begin)

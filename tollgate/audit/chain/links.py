@@ -142,9 +142,7 @@ def file_name(number: int, rest: str) -> str:
 
 
 def hidden_path(folder: Path, name: str) -> Path:
-    """
-    Return the path of a file before its link exists; readers of Parquet do not find it.
-    """
+    """Return a file's path until its link exists; readers of Parquet skip it."""
     return folder / NEW / (name + PART)
 
 
@@ -186,9 +184,7 @@ def link_paths(folder: Path) -> list[Path]:
 
 
 def no_journal(folder: Path) -> InputError:
-    """
-    Return the error for a folder without a journal; name journals in its subfolders.
-    """
+    """Return the error for a folder without a journal; name those below it."""
     found = sorted({path.parent.name for path in folder.glob(f"*/{link_name(1)}")})
     if found:
         return InputError(folder, f"holds no journal itself; give {_one_of(found)}")

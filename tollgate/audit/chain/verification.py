@@ -324,9 +324,7 @@ def verify(
 def _prove_links(
     contents: dict[int, bytes],
 ) -> tuple[list[Discrepancy], dict[int, Link], dict[int, str]]:
-    """
-    Verify that no link is missing, and that each has the hash of the previous one.
-    """
+    """Verify that no link is missing, and that each has the hash of the last."""
     findings: list[Discrepancy] = []
     links: dict[int, Link] = {}
     hashes: dict[int, str] = {}

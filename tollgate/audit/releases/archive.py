@@ -178,9 +178,7 @@ class ReleaseArchive:
         return positive
 
     def _any_consent(self) -> str | None:
-        """
-        Return the consent field of any archived release, for releases without a policy.
-        """
+        """Return any archived release's consent field, for one without a policy."""
         return next((one.consent for one in self._known.values() if one.consent), None)
 
     def _spec(self, records: Records) -> FeatureSpec | None:

@@ -119,9 +119,7 @@ def _personal(
 def _names(
     records: Records, *, consent: Bool, keys: SubjectKeys
 ) -> dict[str, pl.Series]:
-    """
-    Compute the pseudonyms of rows with consent; a transaction uses its owner's key.
-    """
+    """Compute pseudonyms of rows with consent; a transaction uses its owner's key."""
     consented = np.flatnonzero(consent).tolist()
     columns: dict[str, pl.Series] = {}
     for entity, ids in zip(records.entities, records.entity_id, strict=True):

@@ -172,9 +172,7 @@ class JournalWorker:
         self._rows += len(records)
 
     def _seal(self) -> None:
-        """
-        Seal the entries taken; a repeated call continues where the first one failed.
-        """
+        """Seal the entries taken; a repeated call continues where one failed."""
         if not self._ids:
             return
         if self._batch or self._ends:
@@ -333,9 +331,7 @@ class SealFollowUp:
         self._due_s = 0.0
 
     def __call__(self) -> None:
-        """
-        Run the late checks and the reasons once, and retention if an hour has passed.
-        """
+        """Run late checks and reasons once, and retention if an hour has passed."""
         try:
             flag_new(self._chain, self._releases)
             self._reason_sealer.seal_new()

@@ -74,9 +74,7 @@ class ReasonSealer:
         ]
 
     def explainer(self, release: str) -> ReleaseExplainer | str:
-        """
-        Open a release to explain its decisions, or return the reason why it cannot.
-        """
+        """Open a release to explain its decisions, or return why it cannot."""
         if release not in self._explainers:
             try:
                 opened = open_release(
@@ -128,9 +126,7 @@ class ReasonSealer:
 def _reasons(
     own: pl.DataFrame, explainer: ReleaseExplainer
 ) -> tuple[pl.DataFrame, int]:
-    """
-    Return the reasons of rows, and the number of rows without an exact explanation.
-    """
+    """Return the reasons of rows, and the number of rows not explained exactly."""
     rows = own.filter(pl.col("spec") == spec_hash_text(explainer.spec.spec_hash))
     lines: list[tuple[object, ...]] = []
     if len(rows):

@@ -83,9 +83,7 @@ class Sealer:
         return [self._chain.add(content)]
 
     def _fresh(self, records: Records, in_batch: SequenceNumbers) -> list[Records]:
-        """
-        Leave out records that are sealed already or occurred earlier in the batch.
-        """
+        """Leave out records that are sealed already or came earlier in the batch."""
         writer, first = records.writer, records.first_sequence
         last = first + len(records) - 1
         new = [
