@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.spec.tile_form import MAX_LABELS
 from tollgate.features.windows.capacity import NEVER_US, dropped_us
 from tollgate.features.windows.entity_entries import order_keys, tie_hashes
 from tollgate.history import History
@@ -52,6 +53,7 @@ def spans(
     labelled = labelled[np.argsort(history.label_time_us[labelled], kind="stable")]
     known_us = history.label_time_us[labelled]
     alone_from = _alone_from(spec, history, order)
+    tiled = any(entity.tiles for entity in spec.entities)
     start, fed = 0, 0
     while start < len(order):
         last_us = time_us[start] + spec.lateness_us // 2
@@ -59,6 +61,13 @@ def spans(
         dropping = np.flatnonzero(alone_from[start + 1 : stop] > start)
         if len(dropping):
             stop = start + 1 + int(dropping[0])
+        if tiled:
+            # More labels than a value holds one by one would go into its tiles, where
+            # a row from before their label time counts them.
+            sure = int(np.searchsorted(known_us, time_us[start], "right"))
+            if sure + MAX_LABELS < len(known_us):
+                next_us = max(known_us[sure + MAX_LABELS], time_us[start] + 1)
+                stop = min(stop, int(np.searchsorted(time_us, next_us)))
         known = int(np.searchsorted(known_us, time_us[stop - 1], "right"))
         yield Span(purchases=order[start:stop], labels=labelled[fed:known])
         start, fed = stop, known
@@ -81,6 +90,8 @@ def _alone_from(spec: FeatureSpec, history: History, order: I64) -> I64:
     time_us = history.event_time_us[order]
     found = np.zeros(len(order), np.int64)
     for entity in spec.entities:
+        if entity.tiles:
+            continue  # a batch is read before its events are folded
         code = history.entity_codes(entity.key)[order]
         by_id = np.argsort(code, kind="stable")
         dropped = dropped_us(code[by_id], time_us[by_id], entity.cap)

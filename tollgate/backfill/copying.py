@@ -119,6 +119,9 @@ def _source(old: FeatureSpec, entity: Entity) -> Entity:
     """
     for one in old.entities:
         if one.key == entity.key:
+            if one.tiles:
+                problem = f"the old values of {one.name} have tiles, not all events: "
+                raise InputError("copy", problem + "use a history or a feed")
             lacking = sorted(set(entity.columns) - set(one.columns))
             if lacking:
                 problem = f"{entity.name} needs {', '.join(lacking)}; the old values "

@@ -146,6 +146,8 @@ def _over_cap(spec: FeatureSpec, history: History) -> tuple[int, int]:
     """
     full = dropped = 0
     for entity in spec.entities:
+        if entity.tiles:
+            continue
         code = history.entity_codes(entity.key)
         in_reach = _within(entity, code, history.event_time_us)
         over = np.maximum(np.bincount(code[in_reach]) - entity.cap, 0)

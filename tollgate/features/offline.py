@@ -23,6 +23,7 @@ from tollgate.features.windows.window_values import (
     compute_demands,
     entity_demands,
     find_places,
+    rounding,
     window_sums,
 )
 
@@ -186,15 +187,16 @@ def _entity_sums(
 ) -> Sums:
     """Sum one entity's windows for all rows, a group of entities at a time."""
     sorted_rows = np.lexsort((ties, order[1], order[0], history.event_time_us, code))
-    require_within_cap(
-        entity,
-        code[sorted_rows],
-        history.event_time_us[sorted_rows],
-        ids=history.entity_id[entity.key],
-        transaction_id=history.transaction_id,
-        rows=sorted_rows,
-        source=history.source,
-    )
+    if not entity.tiles:
+        require_within_cap(
+            entity,
+            code[sorted_rows],
+            history.event_time_us[sorted_rows],
+            ids=history.entity_id[entity.key],
+            transaction_id=history.transaction_id,
+            rows=sorted_rows,
+            source=history.source,
+        )
     starts = np.searchsorted(code[sorted_rows], np.arange(code.max(initial=-1) + 2))
     shape = (len(code), len(entity.windows_us))
     sums = Sums(
@@ -215,6 +217,11 @@ def _entity_sums(
             order=entries.order,
             delay_us=np.array([entity.delay_us]),
             windows_us=np.array(entity.windows_us)[:, None],
+            rounding_us=rounding(
+                np.array([entity.edge_us]), np.array(entity.rounding_us)[:, None]
+            )
+            if entity.tiles
+            else None,
         )
         places = find_places(entries, rows)
         part = window_sums(entries, rows, places=places)
@@ -245,14 +252,15 @@ def _entries(
     history: History, chosen: I64, *, starts: I64, columns: Sequence[I64]
 ) -> Entries:
     """Convert purchases, sorted by entity, time and id, to entries."""
+    (frauds,) = (history.label[chosen] == 1).nonzero()
     return Entries(
         starts=starts - starts[0],
         time_us=history.event_time_us[chosen],
         order=np.arange(len(chosen)),
         purchase=np.ones(len(chosen), np.bool_),
         cents=history.cents[chosen],
-        fraud=history.label[chosen] == 1,
-        label_time_us=history.label_time_us[chosen],
+        fraud_at=frauds,
+        fraud_known_us=history.label_time_us[chosen[frauds]],
         columns=np.array([column[chosen] for column in columns], np.int64),
     )
 

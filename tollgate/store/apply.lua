@@ -6,8 +6,11 @@
 -- ARGV[1]  "1" to write, "0" for a dry run: the same answer, nothing stored;
 --          "2" to write and return no values
 -- ARGV[2]  per key, 24 bytes: horizon_us i8, cap u4, ttl_s u4, events u4,
---          entry_bytes u4: 48, and 8 for each column that follows
+--          entry_bytes u2: 48, and 8 for each column that follows; form u2: 0 for a
+--          value of events alone, else the number of its form in ARGV[4]
 -- ARGV[3]  the events, grouped by key: entries of their key's entry_bytes
+-- ARGV[4]  the forms of tiles, each after its length u4; absent without any
+--          (tollgate/features/spec/tile_form.py packs them)
 -- Returns  the values, then one string with a status byte per event
 --
 -- It reads no clock and no chance, so the append-only file may keep the call in
@@ -15,8 +18,8 @@
 -- time to live then begins again.
 
 local HEADER, BASE = 32, 48
-local VERSION = 1
-local PURCHASE, LABELLED, REVISION = 1, 2, 256
+local VERSION, TILED = 1, 2
+local PURCHASE, LABELLED, FRAUD, REVISION = 1, 2, 4, 256
 local APPLIED, DUPLICATE, TOO_LATE, FOREIGN = '\1', '\2', '\3', '\4'
 local WRAP, NEGATIVE = 4294967296, 2147483648  -- of a high word: the sign is set
 local NO_STRING = 'x'  -- shorter than a header: foreign here, damaged to the reader
@@ -52,6 +55,19 @@ local function after(s, p, time, b)
     if x[i] ~= y[i] then return x[i] > y[i] end
   end
   return false
+end
+
+-- Sum of the 32-bit words of s from i to j.
+local function sum_words(s, i, j)
+  local sum = 0
+  while i + 31 <= j do
+    local a, b, c, d, e, f, g, h = unpack('<I4I4I4I4I4I4I4I4', s, i)
+    sum, i = sum + a + b + c + d + e + f + g + h, i + 32
+  end
+  while i <= j do
+    sum, i = sum + unpack('<I4', s, i), i + 4
+  end
+  return sum
 end
 
 -- The entries with one more in its place.
@@ -132,12 +148,385 @@ local function append(value, horizon, cap, count, entry)
     dropped_low, dropped_high) .. sub(value, from) .. sub(events, at, past - 1)
 end
 
--- Any case: one event after the other. Returns the value, and whether it changed.
-local function merge(value, horizon, cap, count, entry)
+-- Values with tiles (docs/adr/0020-head-and-tiles.md; bytes in docs/contract.md).
+
+-- The placeholder of a number in each kind of field of a tile, and the kinds.
+local FLAGGED, KNOWN, SUM, MIN, MAX = 1, 2, 3, 4, 5
+local ZERO, ZEROS = '\0\0\0\0', '\0\0\0\0\0\0\0\0'
+local LARGEST = '\255\255\255\255\255\255\255\127'
+local MISSING = '\0\0\0\0\0\0\0\128'  -- also the smallest
+local NEUTRAL = { ZERO, ZERO, ZEROS, LARGEST, MISSING }
+local LABEL_BYTES = 32
+
+local function read_form(s, at)
+  local form = {}
+  local levels, fields
+  levels, fields, form.record, form.labels = unpack('<I4I4I4I4', s, at)
+  at = at + 20
+  for level = 1, levels do
+    local width, reach = unpack('<i8i8', s, at)
+    form[level] = { width = width, reach = reach }
+    at = at + 16
+  end
+  form.width = form[1].width
+  local offset = 8
+  form.fields = {}
+  for field = 1, fields do
+    local kind, column = unpack('<i4i4', s, at)
+    if kind == FLAGGED then form.flagged = offset end
+    -- Where the number begins in an entry: the cents, or a column.
+    local source = column < 0 and 33 or BASE + 8 * column + 1
+    form.fields[field] = { kind = kind, column = column, source = source, at = offset }
+    offset = offset + (kind <= KNOWN and 4 or 8)
+    at = at + 8
+  end
+  return form
+end
+
+local forms
+local function form_of(number)
+  if not forms then
+    forms = {}
+    local place = 1
+    while place <= #ARGV[4] do
+      local size = unpack('<I4', ARGV[4], place)
+      forms[#forms + 1] = size > 0 and read_form(ARGV[4], place + 4) or false
+      place = place + 4 + size
+    end
+  end
+  return forms[number]
+end
+
+-- Index of the tile that contains a time: its end in units of the finest width.
+local function index_of(form, time)
+  return floor((time + form.width - 1) / form.width)
+end
+
+-- Number of a field for one event.
+local function number_of(field, event)
+  local kind = field.kind
+  if kind == FLAGGED then return ZERO end
+  local value
+  if field.column < 0 then
+    value = sub(event, 33, 36) .. ZERO
+  else
+    value = sub(event, field.source, field.source + 7)
+  end
+  if kind == KNOWN then return value == MISSING and ZERO or '\1\0\0\0' end
+  if value == MISSING then return NEUTRAL[kind] end
+  return value
+end
+
+-- Both numbers of a field together.
+local function joined(kind, a, b)
+  if kind <= KNOWN then return pack('<I4', unpack('<I4', a) + unpack('<I4', b)) end
+  local low, high = unpack('<I4i4', a)
+  local other_low, other_high = unpack('<I4i4', b)
+  if kind == SUM then
+    low, high = low + other_low, high + other_high
+    if low >= WRAP then low, high = low - WRAP, high + 1 end
+    return pack('<I4I4', low, high % WRAP)
+  end
+  local less = high < other_high or (high == other_high and low < other_low)
+  if (kind == MIN) == less then return a end
+  return b
+end
+
+-- One tile out of two.
+local function join_tiles(form, index, a, b)
+  local _, count = unpack('<I4I4', a)
+  local _, other = unpack('<I4I4', b)
+  local record = pack('<I4I4', index, count + other)
+  for i = 1, #form.fields do
+    local field = form.fields[i]
+    local from, to = field.at + 1, field.at + (field.kind <= KNOWN and 4 or 8)
+    record = record .. joined(field.kind, sub(a, from, to), sub(b, from, to))
+  end
+  return record
+end
+
+local function tile_of(form, index, event)
+  local record = pack('<I4I4', index, 1)
+  for i = 1, #form.fields do
+    record = record .. number_of(form.fields[i], event)
+  end
+  return record
+end
+
+-- First tile of s.tiles that ends at an index or later: its position.
+local function tile_at(s, index)
+  local size = s.form.record
+  local low, high = 0, #s.tiles / size
+  while low < high do
+    local middle = floor((low + high) / 2)
+    if unpack('<I4', s.tiles, middle * size + 1) < index then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low * size + 1
+end
+
+-- Is there a tile that contains a time? Its position, or nil. Tiles became wider as
+-- they aged; where the one before ends is where it begins, or it is narrower.
+local function containing_tile(s, time)
+  local form = s.form
+  if not s.base then return nil end
+  local index = index_of(form, time) - s.base
+  local p = tile_at(s, index)
+  if p > #s.tiles or time < s.watermark - s.horizon then return nil end
+  local last = unpack('<I4', s.tiles, p) + s.base
+  local width = 1
+  for level = 2, #form do
+    local wide = form[level].width / form.width
+    local from = (s.watermark - form[level - 1].reach) / form.width
+    if last <= floor(from / wide) * wide then width = wide end
+  end
+  if index + s.base <= last - width then return nil end
+  return p
+end
+
+-- Replace n bytes of the tiles at position p.
+local function splice(s, p, n, text)
+  s.sum = s.sum - sum_words(s.tiles, p, p + n - 1) + sum_words(text, 1, #text)
+  s.tiles = sub(s.tiles, 1, p - 1) .. text .. sub(s.tiles, p + n)
+end
+
+-- Merge tiles to the next width as they age, and remove those that no window reads.
+local function age_tiles(s, before)
+  local form, size = s.form, s.form.record
+  if #s.tiles == 0 or s.watermark <= before then return end
+  for level = 2, #form do
+    local width, reach = form[level].width, form[level - 1].reach
+    local from = floor((before - reach) / width)
+    local to = floor((s.watermark - reach) / width)
+    if to > from then
+      local wide = width / form.width
+      local p = tile_at(s, from * wide + 1 - s.base)
+      local stop = tile_at(s, to * wide + 1 - s.base)
+      if p < stop then
+        local merged, last = {}, nil
+        for at = p, stop - 1, size do
+          local tile = sub(s.tiles, at, at + size - 1)
+          local index = unpack('<I4', tile) + s.base
+          index = floor((index + wide - 1) / wide) * wide - s.base
+          if index == last then
+            merged[#merged] = join_tiles(form, index, merged[#merged], tile)
+          else
+            merged[#merged + 1] = pack('<I4', index) .. sub(tile, 5)
+          end
+          last = index
+        end
+        splice(s, p, stop - p, table.concat(merged))
+      end
+    end
+  end
+  local oldest = floor((s.watermark - s.horizon) / form.width) - s.base
+  if unpack('<I4', s.tiles) <= oldest then
+    splice(s, 1, tile_at(s, oldest + 1) - 1, '')
+  end
+end
+
+-- Position of the label of a folded purchase with this id hash, or nil.
+local function find_label(s, id)
+  for p = 1, #s.labels, LABEL_BYTES do
+    if sub(s.labels, p + 8, p + 15) == id then return p end
+  end
+  return nil
+end
+
+-- Write a label over n bytes of the labels at position p.
+local function put_label(s, p, n, label)
+  s.sum = s.sum - sum_words(s.labels, p, p + n - 1) + sum_words(label, 1, #label)
+  s.labels = sub(s.labels, 1, p - 1) .. label .. sub(s.labels, p + n)
+end
+
+-- Add a label of a folded purchase; the oldest by label time goes into its tile.
+local function add_label(s, time, id, label_time, flags)
+  put_label(s, #s.labels + 1, 0,
+    pack('<i8', time) .. id .. pack('<i8I4I4', label_time, flags, 0))
+  while #s.labels > s.form.labels * LABEL_BYTES do
+    local oldest, least
+    for p = 1, #s.labels, LABEL_BYTES do
+      local known = unpack('<i8', s.labels, p + 16)
+      if not least or known < least then oldest, least = p, known end
+    end
+    local happened = unpack('<i8', s.labels, oldest)
+    if bit(unpack('<I4', s.labels, oldest + 24), FRAUD) == 1 then
+      local p = containing_tile(s, happened)
+      if p then
+        local at = p + s.form.flagged
+        splice(s, at, 4, pack('<I4', unpack('<I4', s.tiles, at) + 1))
+      end
+    end
+    put_label(s, oldest, LABEL_BYTES, '')
+    if not s.label_time or least > s.label_time then s.label_time = least end
+  end
+end
+
+-- Apply a label to a purchase that was folded. Returns its status, and whether the
+-- value changed.
+local function label_folded(s, event, time, flags)
+  local id, label_time = sub(event, 25, 32), unpack('<i8', event, 41)
+  if s.form.labels == 0 then return APPLIED, false end
+  local p = find_label(s, id)
+  if p then
+    local has = unpack('<I4', s.labels, p + 24)
+    if floor(flags / REVISION) <= floor(has / REVISION) then return DUPLICATE, false end
+    put_label(s, p, LABEL_BYTES,
+      pack('<i8', time) .. id .. pack('<i8I4I4', label_time, flags, 0))
+    return APPLIED, true
+  end
+  local fraud = bit(flags, FRAUD) == 1
+  if not fraud and flags < REVISION then return APPLIED, false end
+  local known = s.label_time_before
+  if known and (label_time < known or not fraud) then return TOO_LATE, false end
+  if not containing_tile(s, time) then return TOO_LATE, false end
+  add_label(s, time, id, label_time, flags)
+  return APPLIED, true
+end
+
+-- End of the tile that contains a finest tile, by its age.
+local function aged_index(s, index)
+  local form = s.form
+  for level = #form, 2, -1 do
+    local wide = form[level].width / form.width
+    local to = floor((s.watermark - form[level - 1].reach) / form[level].width) * wide
+    if index <= to then return floor((index + wide - 1) / wide) * wide end
+  end
+  return index
+end
+
+-- Fold the oldest n events of the head into tiles.
+local function fold(s, n, entry)
+  local form, size = s.form, s.form.record
+  local last = #s.tiles - size + 1
+  local tile, index
+  if last >= 1 then
+    tile = sub(s.tiles, last)
+    index = unpack('<I4', tile)
+    s.sum = s.sum - sum_words(tile, 1, size)
+    s.tiles = sub(s.tiles, 1, last - 1)
+  end
+  local made = {}
+  local late = {}
+  for p = 1, n * entry, entry do
+    local event = sub(s.body, p, p + entry - 1)
+    local time = unpack('<i8', event)
+    local flags = unpack('<I4', event, 37)
+    s.sum = s.sum - words(event, 1, entry)
+    if bit(flags, PURCHASE) == 1 then
+      local own = aged_index(s, index_of(form, time))
+      if not s.base then s.base = own - 1 end
+      own = own - s.base
+      if tile and own <= index then
+        tile = join_tiles(form, index, tile, tile_of(form, own, event))
+      else
+        made[#made + 1] = tile
+        tile, index = tile_of(form, own, event), own
+      end
+      s.newest = pack('<I4I4i8', unpack('<I4', event, 33), 0, time) .. sub(s.newest, 17)
+      for c = 0, (entry - BASE) / 8 - 1 do
+        local value = sub(event, BASE + 8 * c + 1, BASE + 8 * c + 8)
+        if value ~= MISSING then
+          s.newest = sub(s.newest, 1, 16 * c + 16) .. value .. sub(event, 1, 8)
+            .. sub(s.newest, 16 * c + 33)
+        end
+      end
+      local fraud = bit(flags, FRAUD) == 1 and bit(flags, LABELLED) == 1
+      if form.labels > 0 and bit(flags, LABELLED) == 1
+          and (fraud or flags >= REVISION) then
+        late[#late + 1] = event
+      end
+    end
+    s.time, s.order = time, sub(event, 9, 32)
+    s.folded = math.min(s.folded + 1, WRAP - 1)
+  end
+  made[#made + 1] = tile
+  local text = table.concat(made)
+  s.sum = s.sum + sum_words(text, 1, #text)
+  s.tiles = s.tiles .. text
+  s.body = sub(s.body, n * entry + 1)
+  for i = 1, #late do
+    local event = late[i]
+    add_label(s, unpack('<i8', event), sub(event, 25, 32), unpack('<i8', event, 41),
+      unpack('<I4', event, 37) - PURCHASE)
+  end
+end
+
+-- Read a value with tiles; nil if it has another layout.
+local function read_tiled(value, form, horizon, entry)
+  local newest = 16 * (1 + (entry - BASE) / 8)
+  local s = { form = form, horizon = horizon, folded = 0, watermark = 0, sum = 0,
+    tiles = '', labels = '', body = '' }
+  if not value then
+    s.newest = string.rep(MISSING .. ZEROS, newest / 16)
+    return s
+  end
+  local prefix = 80 + newest
+  if #value < prefix then return nil end
+  local word, checksum, count, tiles, labels, label_time
+  word, checksum, s.folded, count, s.watermark, s.time = unpack('<I4I4I4I4i8i8', value)
+  s.order = sub(value, 33, 56)
+  s.base, tiles, labels, label_time = unpack('<i8I4I4i8', value, 57)
+  local tile_bytes = tiles * form.record
+  local padded = tile_bytes + -tile_bytes % 8
+  if word ~= entry * 256 + TILED
+      or #value ~= prefix + padded + labels * LABEL_BYTES + count * entry then
+    return nil
+  end
+  s.sum = checksum - word - sum_words(value, 9, prefix)
+  s.newest = sub(value, 81, prefix)
+  s.tiles = sub(value, prefix + 1, prefix + tile_bytes)
+  s.labels = sub(value, prefix + padded + 1, prefix + padded + labels * LABEL_BYTES)
+  s.body = sub(value, prefix + padded + labels * LABEL_BYTES + 1)
+  if s.folded == 0 then s.time, s.order = nil, nil end
+  if s.folded == 0 or tiles == 0 and s.base == 0 then s.base = nil end
+  if sub(value, 73, 80) ~= MISSING then s.label_time = label_time end
+  s.label_time_before = s.label_time
+  return s
+end
+
+local function write_tiled(s, entry)
+  local tiles, labels = #s.tiles / s.form.record, #s.labels / LABEL_BYTES
+  local more = pack('<I4I4i8i8', s.folded, #s.body / entry, s.watermark, s.time or 0)
+    .. (s.order or string.rep('\0', 24))
+    .. pack('<i8I4I4', s.base or 0, tiles, labels)
+    .. (s.label_time and pack('<i8', s.label_time) or MISSING) .. s.newest
+  local word = entry * 256 + TILED
+  local checksum = (s.sum + word + sum_words(more, 1, #more)) % WRAP
+  return pack('<I4I4', word, checksum) .. more .. s.tiles
+    .. string.rep('\0', -#s.tiles % 8) .. s.labels .. s.body
+end
+
+-- Was the place of this event folded already?
+local function is_folded(s, event, time)
+  if not s.time or time > s.time then return false end
+  if time < s.time then return true end
+  local x = { unpack('>I4I4I4I4I4I4', s.order) }
+  local y = { unpack('>I4I4I4I4I4I4', event, 9) }
+  for i = 1, 6 do
+    if x[i] ~= y[i] then return y[i] < x[i] end
+  end
+  return true
+end
+
+-- Any case: one event after the other. Returns the value, whether it changed, and the
+-- value to store if that is another one.
+local function merge(value, horizon, cap, count, entry, form)
   -- checksum is the entries' alone; the header's words join it when it is packed.
   local body, checksum, overflow, watermark, dropped = '', 0, 0, 0, 0
   local foreign = value and #value < HEADER
-  if value and not foreign then
+  local tiled
+  if form then
+    tiled = not foreign and read_tiled(value, form, horizon, entry)
+    if tiled then
+      body, watermark = tiled.body, tiled.watermark
+    else
+      foreign = true
+    end
+  elseif value and not foreign then
     local version, size
     version, size, checksum, overflow, watermark, dropped =
       unpack('<BBxxI4I4xxxxi8i8', value, 1)
@@ -146,7 +535,7 @@ local function merge(value, horizon, cap, count, entry)
     checksum = checksum
       - header_words(entry, overflow, #body / entry, watermark, dropped)
   end
-  local changed = false
+  local changed, began = false, watermark
 
   for p = at, at + count * entry - 1, entry do
     local event = sub(events, p, p + entry - 1)
@@ -184,10 +573,18 @@ local function merge(value, horizon, cap, count, entry)
       else
         status = DUPLICATE
       end
-    elseif time < watermark - horizon or (overflow > 0 and time <= dropped) then
+    elseif time < (tiled and began or watermark) - horizon
+        or (overflow > 0 and time <= dropped) then
       -- Nothing as old as what a full value dropped comes in again: it would be
       -- dropped, and counted, twice.
       status = TOO_LATE
+    elseif tiled and is_folded(tiled, event, time) then
+      status = TOO_LATE
+      if bit(flags, PURCHASE) == 0 then
+        local joined_label
+        status, joined_label = label_folded(tiled, event, time, flags)
+        changed = changed or joined_label
+      end
     else
       body = insert(body, event)
       checksum = (checksum + words(event, 1, entry)) % WRAP
@@ -199,6 +596,18 @@ local function merge(value, horizon, cap, count, entry)
     statuses[#statuses + 1] = status
   end
 
+  if changed and tiled then
+    tiled.body, tiled.watermark = body, watermark
+    tiled.sum = tiled.sum + checksum
+    age_tiles(tiled, began)
+    local most, stored = #body / entry - cap, nil
+    if read or most <= 0 then value = write_tiled(tiled, entry) end
+    if most > 0 then
+      fold(tiled, most, entry)
+      stored = write_tiled(tiled, entry)
+    end
+    return value, true, stored
+  end
   if changed then
     local from, oldest = 1, watermark - horizon
     while from <= #body and unpack('<i8', body, from) < oldest do
@@ -223,23 +632,25 @@ end
 
 local printed = {}  -- Redis takes longer to print a number than to find it here
 for k = 1, #KEYS do
-  local horizon, cap, ttl, count, entry =
-    unpack('<i8I4I4I4I4', ARGV[2], (k - 1) * 24 + 1)
+  local horizon, cap, ttl, count, entry, number =
+    unpack('<i8I4I4I4I2I2', ARGV[2], (k - 1) * 24 + 1)
+  local form = number > 0 and form_of(number) or nil
   -- A key of another type is an error of its own only, not of the whole batch.
   local value = redis.pcall('GET', KEYS[k])
   if value and value.err then value = NO_STRING end
-  local changed = value and #value > HEADER
+  local changed = value and #value > HEADER and not form
     and append(value, horizon, cap, count, entry)
+  local stored
   if changed then
     value = changed
     for _ = 1, count do statuses[#statuses + 1] = APPLIED end
   else
-    value, changed = merge(value, horizon, cap, count, entry)
+    value, changed, stored = merge(value, horizon, cap, count, entry, form)
   end
   at = at + count * entry
   if write and changed then
     printed[ttl] = printed[ttl] or string.format('%d', ttl)
-    redis.call('SET', KEYS[k], value, 'EX', printed[ttl])
+    redis.call('SET', KEYS[k], stored or value, 'EX', printed[ttl])
   end
   if read then values[k] = value or '' end
 end

@@ -24,6 +24,7 @@ from tollgate.features.windows.entity_entries import (
     Entries,
     Values,
     order_of,
+    tiled_values,
     unpack_values,
 )
 from tollgate.features.windows.window_values import (
@@ -34,6 +35,7 @@ from tollgate.features.windows.window_values import (
     entity_demands,
     find_places,
     look_back,
+    rounding,
     window_sums,
 )
 from tollgate.schema import MAX_BATCH_ROWS, Applied, Degraded
@@ -115,6 +117,7 @@ class Reader:
         # By number of rows: the same few sizes occur again and again.
         self._reach = [_repeated(reach, rows) for rows in range(MAX_BATCH_ROWS + 1)]
         self._demands = entity_demands(spec)
+        self._tiled = any(entity.tiles for entity in spec.entities)
         width = [len(entity.columns) for entity in spec.entities]
         self._width = np.array(width, np.int64) if any(width) else None
 
@@ -126,7 +129,8 @@ class Reader:
         columns = None
         if self._width is not None:
             columns = self._width.repeat(np.diff(call.first_key))
-        values = unpack_values(answer[0], columns=columns)
+        tiled = tiled_values(self._spec, call.first_key) if self._tiled else ()
+        values = unpack_values(answer[0], columns=columns, tiled=tiled)
         entities, count = len(call.code), len(batch.transaction_id)
         known = count < len(self._reach)
         reach = self._reach[count] if known else _repeated(self._reach[1], count)
@@ -141,6 +145,7 @@ class Reader:
             delay_us=reach.delay_us,
             windows_us=reach.windows_us,
             back_us=reach.back_us,
+            rounding_us=reach.rounding_us,
         )
         places = find_places(values.entries, rows)
         sums = window_sums(values.entries, rows, places=places)
@@ -242,6 +247,7 @@ class _Reach(msgspec.Struct, frozen=True):
     back_us: I64
     longest_us: I64
     horizon_us: I64
+    rounding_us: I64 | None
 
 
 def _reach_of(spec: FeatureSpec) -> _Reach:
@@ -253,12 +259,21 @@ def _reach_of(spec: FeatureSpec) -> _Reach:
     for column, one in enumerate(entities):
         windows_us[: len(one.windows_us), column] = one.windows_us
     delay_us = np.array([one.delay_us for one in entities], np.int64)
+    longest_us = delay_us + windows_us.max(axis=0)
+    rounding_us = None
+    if any(one.tiles for one in entities):
+        begin_us = np.ones_like(windows_us)
+        for column, one in enumerate(entities):
+            begin_us[: len(one.rounding_us), column] = one.rounding_us
+        rounding_us = rounding(np.array([one.edge_us for one in entities]), begin_us)
+        longest_us += [one.rounding_us[-1] if one.tiles else 0 for one in entities]
     return _Reach(
         delay_us=delay_us,
         windows_us=windows_us,
         back_us=look_back(delay_us, windows_us),
-        longest_us=delay_us + windows_us.max(axis=0),
+        longest_us=longest_us,
         horizon_us=np.array([one.horizon_us for one in entities], np.int64),
+        rounding_us=rounding_us,
     )
 
 
@@ -269,6 +284,9 @@ def _repeated(reach: _Reach, count: int) -> _Reach:
         back_us=reach.back_us.repeat(count, axis=1),
         longest_us=reach.longest_us.repeat(count),
         horizon_us=reach.horizon_us.repeat(count),
+        rounding_us=None
+        if reach.rounding_us is None
+        else reach.rounding_us.repeat(count, axis=1),
     )
 
 
@@ -285,6 +303,10 @@ def _degraded(
         # later.
         dropped = values.overflow[rows.entity] > 0
         dropped &= begin_us < values.dropped_us[rows.entity]
+        if values.tiled is not None and values.label_us is not None:
+            dropped &= ~values.tiled[rows.entity]  # these are folded, not dropped
+            early = rows.time_us < values.label_us[rows.entity]
+            bits |= early * _EVENT_TOO_LATE
         bits |= dropped * _WINDOW_OVERFLOW
     if np.logical_or.reduce(values.corrupt):
         bits |= values.corrupt[rows.entity] * _STATE_CORRUPT

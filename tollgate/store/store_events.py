@@ -91,7 +91,8 @@ ARGUMENTS = np.dtype(
         ("cap", "<u4"),
         ("ttl_s", "<u4"),
         ("events", "<u4"),
-        ("entry_bytes", "<u4"),
+        ("entry_bytes", "<u2"),
+        ("form", "<u2"),  # 0: every event is stored; else the number of a form
     ]
 )
 
@@ -140,6 +141,7 @@ class Call(msgspec.Struct, frozen=True):
     Attributes:
         keys: K store keys, entity by entity.
         arguments: Per-key settings, packed.
+        forms: Forms of tiles, packed; empty without any.
         events: The events grouped by key, packed.
         first_key: First key of each entity, then the end of the last; [entities + 1].
         code: Per entity, the key of each event, counted from the entity's first; [N]
@@ -153,6 +155,7 @@ class Call(msgspec.Struct, frozen=True):
     first_key: list[int]
     code: list[I64]
     order: list[I64]
+    forms: bytes = b""
 
 
 NO_CALL = Call([], b"", b"", first_key=[0], code=[], order=[])  # without any entity
@@ -195,6 +198,14 @@ def _identified(transaction_id: Sequence[bytes], time_us: I64) -> npt.NDArray[np
     return entries
 
 
+def packed_forms(spec: FeatureSpec) -> bytes:
+    """Pack the forms of a spec's tiles, each after its length; empty without any."""
+    if not any(entity.tiles for entity in spec.entities):
+        return b""
+    forms = [entity.tiles.pack() if entity.tiles else b"" for entity in spec.entities]
+    return b"".join(len(form).to_bytes(4, "little") + form for form in forms)
+
+
 class Packer:
     """Pack store calls for one feature spec."""
 
@@ -211,11 +222,13 @@ class Packer:
                     one.horizon_us // 10**6 + _TTL_MARGIN_S,
                     1,
                     ENTRY.itemsize + COLUMN_BYTES * len(one.columns),
+                    at if one.tiles else 0,
                 )
-                for one in spec.entities
+                for at, one in enumerate(spec.entities, start=1)
             ],
             ARGUMENTS,
         )
+        self._forms = packed_forms(spec)
         self._width = [len(one.columns) for one in spec.entities]
         self._wide = any(self._width)
         self._spec = spec
@@ -284,6 +297,7 @@ class Packer:
             first_key=first_key,
             code=codes,
             order=orders,
+            forms=self._forms,
         )
 
     def pack_stored(
@@ -306,4 +320,5 @@ class Packer:
             first_key=[0, len(events)],
             code=[np.arange(len(events)).repeat(counts)],
             order=[np.arange(sum(counts))],
+            forms=self._forms,
         )

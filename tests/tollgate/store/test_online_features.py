@@ -223,7 +223,8 @@ def test_label_counts_whether_it_comes_before_or_after_its_purchase(
         assert named(online, vectors, "terminal_nb_tx_7d") == [1]
         assert named(online, vectors, "terminal_risk_7d") == [risk]
     flat = unpack_values(list(before.values())).entries
-    assert flat.purchase.astype(bool).tolist() == flat.fraud.tolist() == [True, True]
+    assert flat.purchase.astype(bool).tolist() == [True, True]
+    assert flat.fraud_at.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,23 @@ def state_text(entity: Entity) -> str:
     size = ENTRY.itemsize + COLUMN_BYTES * len(entity.columns)
     extra = f" ({', '.join(entity.columns)})" if entity.columns else ""
     retention = duration_text(entity.horizon_us)
+    if entity.tiles:
+        most = entity.tiles.value_bytes(entity.cap, len(entity.columns))
+        return (
+            f"{entity.name}: {entity.cap} purchases of {size} bytes{extra} and up to "
+            f"{entity.tiles.most_tiles} tiles of {entity.tiles.record_bytes}, at most "
+            f"{most:,} bytes, for {retention}"
+        )
     return f"{entity.name}: {size} bytes a purchase{extra}, for {retention}"
+
+
+def hop_text(entity: Entity) -> str:
+    """Describe the rounding of an entity's windows."""
+    if entity.tiles is None:
+        return "0"
+    widths = dict.fromkeys(map(duration_text, entity.rounding_us))
+    edge = f", ends {duration_text(entity.edge_us)}" if entity.delay_us else ""
+    return f"begins {' '.join(widths)}{edge}"
 
 
 def needed_entities(feature: Feature, spec: FeatureSpec) -> tuple[int, ...]:
@@ -306,6 +322,7 @@ def _stored_parts(spec: FeatureSpec) -> dict[str, dict[str, str]]:
             "delay": duration_text(one.delay_us),
             "retained for": duration_text(one.horizon_us),
             "cap": str(one.cap),
+            "hop": hop_text(one),
             "columns": ", ".join(forms.get(name, name) for name in one.columns)
             or "none",
         }

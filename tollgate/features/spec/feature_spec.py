@@ -21,14 +21,26 @@ from tollgate.features.spec.spec_definition import (
 from tollgate.features.spec.spec_document import (
     LABEL,
     LABEL_TIME,
+    MAX_ENTRIES,
     MAX_SPAN_DAYS,
     OF_NUMBER,
+    RawEntity,
     RawFeature,
     RawField,
     RawSpec,
     duration_us,
     largest_number,
     read_document,
+)
+from tollgate.features.spec.tile_form import (
+    AUTO,
+    LEAST_HEAD,
+    MAX_VALUE_BYTES,
+    FieldKind,
+    TileForm,
+    head_size,
+    hop_us,
+    tile_form,
 )
 from tollgate.schema import AMOUNT, EVENT_TIME, EXACT
 
@@ -388,15 +400,92 @@ def _entity(name: str, raw: RawSpec, *, path: Path) -> Entity:
     if len(columns) > MAX_COLUMNS:
         problem = f"its features are of {len(columns)} others, {MAX_COLUMNS} at most"
         raise SpecError(path, problem, where=where)
+    tiles, cap = None, entity.cap or MAX_ENTRIES
+    if hop := hop_us(entity.hop):
+        tiles = tile_form(
+            hop_us=hop,
+            delay_us=delay_us,
+            lateness_us=duration_us(raw.lateness),
+            windows_us=sorted(windows),
+            needs=_tile_needs(own, columns, delay_us=delay_us, path=path),
+        )
+        # The oldest edge of a window is rounded down.
+        horizon_us += tiles.window_us[-1]
+        cap = _head(entity, tiles, columns, path=path, where=where)
     return Entity(
         name=name,
         key=entity.key,
         delay_us=delay_us,
         windows_us=tuple(sorted(windows)),
         horizon_us=horizon_us,
-        cap=entity.cap,
+        cap=cap,
         columns=columns,
+        tiles=tiles,
+        auto=entity.hop == AUTO,
     )
+
+
+def _tile_needs(
+    features: Sequence[RawFeature],
+    columns: Sequence[str],
+    *,
+    delay_us: int,
+    path: Path,
+) -> list[tuple[FieldKind, int]]:
+    """
+    List the numbers that a tile needs for the features of its entity.
+
+    Raises:
+        SpecError: A feature needs every event of its window.
+    """
+    needs = []
+    for one in features:
+        kind = one.aggregate or "time_since_last"
+        if kind == "distinct" or (delay_us and kind in ("last", "time_since_last")):
+            delayed = " with a delay" if kind != "distinct" else ""
+            problem = f"needs every event{delayed}: its entity must have hop: 0"
+            raise SpecError(path, problem, where=f"features.{one.name}.{kind}")
+        amount = one.of in (None, AMOUNT)
+        column = -1 if amount else columns.index(str(one.of))
+        if kind in ("flagged", "share"):
+            needs.append((FieldKind.FLAGGED, -1))
+        elif kind in ("sum", "mean"):
+            needs.append((FieldKind.SUM, column))
+            if not amount:  # every purchase has an amount
+                needs.append((FieldKind.KNOWN, column))
+        elif kind == "min":
+            needs.append((FieldKind.MIN, column))
+        elif kind == "max":
+            needs.append((FieldKind.MAX, column))
+    return needs
+
+
+def _head(
+    entity: RawEntity,
+    tiles: TileForm,
+    columns: Sequence[str],
+    *,
+    path: Path,
+    where: str,
+) -> int:
+    """
+    Return the number of events that an entity with tiles stores one by one.
+
+    Raises:
+        SpecError: Its tiles leave no room for them.
+    """
+    cap = entity.cap or head_size(tiles, len(columns))
+    if cap < LEAST_HEAD:
+        problem = f"{cap} is not within {LEAST_HEAD} … {MAX_ENTRIES}"
+        raise SpecError(path, problem, where=f"{where}.cap")
+    size = tiles.value_bytes(cap, len(columns))
+    if size > MAX_VALUE_BYTES:
+        problem = (
+            f"{entity.hop} needs up to {size:,} bytes for {tiles.most_tiles} tiles and "
+            f"{cap} events; the most is {MAX_VALUE_BYTES:,}: take a larger hop"
+        )
+        raise SpecError(path, problem, where=f"{where}.hop")
+    return cap
 
 
 def _state(entity: Entity, raw: RawSpec) -> list[object]:
@@ -408,6 +497,8 @@ def _state(entity: Entity, raw: RawSpec) -> list[object]:
         entity.horizon_us,
         entity.cap,
     ]
+    if entity.tiles:
+        state.append(["tiles", entity.tiles.pack().hex(), *entity.rounding_us])
     if entity.columns:
         forms = {one.name: (one.type, one.decimals) for one in raw.fields}
         state.append([(name, *forms.get(name, ("id", 0))) for name in entity.columns])

@@ -14,6 +14,7 @@ from tollgate.features.spec.spec_document import (
     FieldType,
     FieldUse,
 )
+from tollgate.features.spec.tile_form import TileForm
 from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID, hash_words
 
 # Aggregates over a window; features.yaml writes the last as `time_since_last: ENTITY`.
@@ -28,7 +29,8 @@ class Entity(msgspec.Struct, frozen=True):
     `windows_us` holds the distinct windows its features use, ascending. An event older
     than the newest by more than `horizon_us` has left every window. `columns` names the
     columns of an entry beyond time, id, cents and label: fields, and keys of other
-    entities; ascending.
+    entities; ascending. `tiles` is the form of its tiles; None stores every event.
+    `auto` is True if the file leaves the hop to the history.
     """
 
     name: str
@@ -38,6 +40,18 @@ class Entity(msgspec.Struct, frozen=True):
     horizon_us: int
     cap: int
     columns: tuple[str, ...] = ()
+    tiles: TileForm | None = None
+    auto: bool = False
+
+    @property
+    def rounding_us(self) -> tuple[int, ...]:
+        """Return the width to which the begin of each window is rounded; 1: exact."""
+        return self.tiles.window_us if self.tiles else (1,) * len(self.windows_us)
+
+    @property
+    def edge_us(self) -> int:
+        """Return the width to which the end of the windows is rounded; 1: exact."""
+        return self.tiles.edge_us if self.tiles else 1
 
 
 class Field(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):

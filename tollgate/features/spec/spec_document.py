@@ -15,6 +15,7 @@ import msgspec
 import yaml
 
 from tollgate.errors import SpecError
+from tollgate.features.spec.tile_form import HOPS_US, hop_us
 from tollgate.schema import AMOUNT, EVENT_TIME, EXACT, TRANSACTION, TRANSACTION_ID
 from tollgate.schema import FieldType as FieldType
 
@@ -41,7 +42,7 @@ class RawEntity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: str
     hop: int | str = 0
     delay: str = "0s"
-    cap: int = MAX_ENTRIES
+    cap: int | None = None
 
 
 class RawTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -249,10 +250,11 @@ class _Values:
         self._name(f"{where}.key", entity.key)
         if entity.key in _OTHER_COLUMNS:
             self._refuse(f"{where}.key", f"{entity.key!r} is another column's name")
-        if entity.hop not in (0, "0", "0s"):
-            problem = f"{entity.hop} is not supported: only exact windows (hop: 0) are"
+        if hop_us(entity.hop) is None:
+            widths = ", ".join(HOPS_US)
+            problem = f"{entity.hop} is none of 0, {widths} and auto"
             self._refuse(f"{where}.hop", problem)
-        if not 1 <= entity.cap <= MAX_ENTRIES:
+        if entity.cap is not None and not 1 <= entity.cap <= MAX_ENTRIES:
             problem = f"{entity.cap} is not within 1 … {MAX_ENTRIES}"
             self._refuse(f"{where}.cap", problem)
         self._duration(f"{where}.delay", entity.delay)

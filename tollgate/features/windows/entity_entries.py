@@ -9,26 +9,55 @@ the layout is tollgate/store/apply.lua; this module checks and reads it.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.features.spec.spec_definition import FeatureSpec
+from tollgate.features.spec.tile_form import (
+    NEWEST_BYTES,
+    PREFIX_BYTES,
+    FieldKind,
+    TileField,
+    TileForm,
+)
 from tollgate.schema import MISSING as MISSING
 
-VALUE_VERSION = 1
+VALUE_VERSION, TILED_VERSION = 1, 2
 HEADER = np.dtype(
     [
         ("version", "u1"),
         ("entry_bytes", "u1"),
         ("pad", "<u2"),
         ("checksum", "<u4"),  # sum of all other 32-bit words, the entries' too
-        ("overflow", "<u4"),  # entries dropped because the value was full
+        ("overflow", "<u4"),  # entries dropped, or folded, because the value was full
         ("count", "<u4"),
         ("watermark_us", "<i8"),  # newest purchase applied
-        ("dropped_us", "<i8"),  # newest entry dropped because the value was full
+        ("dropped_us", "<i8"),  # newest entry dropped, or folded
+    ]
+)
+# A value with tiles: what follows its header, before the newest folded values.
+TILED = np.dtype(
+    [
+        ("order", "S24"),  # order key and hash of the newest folded purchase
+        ("base", "<i8"),  # index from which those of the tiles count
+        ("tiles", "<u4"),
+        ("labels", "<u4"),
+        ("label_us", "<i8"),  # newest label time that left the labels
+    ]
+)
+NEWEST = np.dtype([("value", "<i8"), ("time_us", "<i8")])
+LABEL = np.dtype(
+    [
+        ("time_us", "<i8"),
+        ("id_hash", ">u8"),
+        ("label_time_us", "<i8"),
+        ("flags", "<u4"),
+        ("pad", "<u4"),
     ]
 )
 ENTRY = np.dtype(
@@ -79,34 +108,65 @@ class PackedOrder:
         self._keys: npt.NDArray[np.bytes_] = np.ndarray(
             places, "S24", packed, COLUMN_BYTES if packed else 0, COLUMN_BYTES
         )
-        self._word = word
+        self.word = word
 
     def __len__(self) -> int:
-        return len(self._word)
+        return len(self.word)
 
     def __getitem__(self, at: I64 | slice) -> npt.NDArray[np.bytes_]:
         """Return the keys of some events, by their positions."""
-        keys: npt.NDArray[np.bytes_] = self._keys[self._word[at]]
+        keys: npt.NDArray[np.bytes_] = self._keys[self.word[at]]
         return keys
+
+
+class Tiles(msgspec.Struct, frozen=True):
+    """
+    Hold the numbers of tiles, at their positions among E tiles and events.
+
+    Attributes:
+        there: True for a tile, False for an event; bool [E].
+        flagged: Frauds; int64 [E], 0 for an event.
+        numbers: Other numbers of the tiles, per kind and column (-1 for the amount);
+            int64 [E], of no effect for an event.
+        newest: Per column (-1 for the amount), the newest folded value at the tile that
+            contains it, MISSING elsewhere; int64 [E].
+    """
+
+    there: Bool
+    flagged: I64
+    numbers: Mapping[tuple[FieldKind, int], I64]
+    newest: Mapping[int, I64]
+
+    def part(self, chosen: slice) -> Tiles:
+        """Return the tiles at some of the positions."""
+        return Tiles(
+            there=self.there[chosen],
+            flagged=self.flagged[chosen],
+            numbers={name: one[chosen] for name, one in self.numbers.items()},
+            newest={column: one[chosen] for column, one in self.newest.items()},
+        )
 
 
 class Entries(msgspec.Struct, frozen=True):
     """
     Hold the events of S entities as columns, entity by entity, each in order.
 
-    A label that waits for its purchase is no purchase: no cents, no fraud.
+    A label that waits for its purchase is no purchase: no cents, no fraud. A tile comes
+    before the events of its entity, with the number of its purchases and the sum of
+    their cents.
 
     Attributes:
         starts: First event of each entity, then the end of the last; int64 [S + 1].
         time_us: int64 [E].
         order: Sort keys of events of one instant: an array of any type that compares,
             or PackedOrder; [E].
-        purchase: True for events that count; bool or 0 and 1 [E].
+        purchase: Number of purchases, mostly 1; bool or integers [E].
         cents: Integers [E].
-        fraud: True for fraud, from the time on at which its label is known; bool [E].
-        label_time_us: That time; int64 [E], of no meaning where there is no fraud.
+        fraud_at: Position of each fraud whose label is known, ascending; int64 [F].
+        fraud_known_us: Time from which on it is known; int64 [F].
         columns: Columns of the entries, in the order of their entity's columns; MISSING
             where an entity has fewer; int64 [K, E].
+        tiles: The numbers of the tiles; None without any.
     """
 
     starts: I64
@@ -114,23 +174,26 @@ class Entries(msgspec.Struct, frozen=True):
     order: Any
     purchase: npt.NDArray[Any]
     cents: npt.NDArray[Any]
-    fraud: Bool
-    label_time_us: I64
+    fraud_at: I64
+    fraud_known_us: I64
     columns: I64 = _NO_COLUMNS
+    tiles: Tiles | None = None
 
     def part(self, first: int, last: int) -> Entries:
         """Return the entities [first, last)."""
         starts = self.starts[first : last + 1]
         chosen = slice(int(starts[0]), int(starts[-1]))
+        frauds = slice(*self.fraud_at.searchsorted([chosen.start, chosen.stop]))
         return Entries(
             starts=starts - starts[0],
             time_us=self.time_us[chosen],
             order=self.order[chosen],
             purchase=self.purchase[chosen],
             cents=self.cents[chosen],
-            fraud=self.fraud[chosen],
-            label_time_us=self.label_time_us[chosen],
+            fraud_at=self.fraud_at[frauds] - chosen.start,
+            fraud_known_us=self.fraud_known_us[frauds],
             columns=self.columns[:, chosen],
+            tiles=self.tiles.part(chosen) if self.tiles else None,
         )
 
 
@@ -144,10 +207,47 @@ class Values(msgspec.Struct, frozen=True):
     overflow: I64
     dropped_us: I64
     corrupt: Bool
+    label_us: I64 | None = None  # newest label time that a tile contains
+    tiled: Bool | None = None  # True for values with tiles
+
+
+class TiledValues(msgspec.Struct, frozen=True):
+    """Name the values [first, last) that have tiles of one form."""
+
+    first: int
+    last: int
+    form: TileForm
+    columns: int
+    horizon_us: int
+
+    @property
+    def prefix_bytes(self) -> int:
+        """Return the size of what precedes the tiles."""
+        return PREFIX_BYTES + NEWEST_BYTES * (1 + self.columns)
+
+
+def tiled_values(spec: FeatureSpec, first_key: Sequence[int]) -> list[TiledValues]:
+    """Name the values with tiles among those of a spec, by the first of each entity."""
+    return [
+        TiledValues(
+            first=first,
+            last=last,
+            form=entity.tiles,
+            columns=len(entity.columns),
+            horizon_us=entity.horizon_us,
+        )
+        for entity, (first, last) in zip(
+            spec.entities, itertools.pairwise(first_key), strict=True
+        )
+        if entity.tiles
+    ]
 
 
 def unpack_values(
-    values: Sequence[bytes], *, columns: Sequence[int] | I64 | None = None
+    values: Sequence[bytes],
+    *,
+    columns: Sequence[int] | I64 | None = None,
+    tiled: Sequence[TiledValues] = (),
 ) -> Values:
     """
     Unpack entity values as the store returned them.
@@ -157,6 +257,7 @@ def unpack_values(
             damaged (version, length, count or checksum) is marked and left empty.
         columns: Number of columns of each value's entries; int64 [S]. None: no value
             has any.
+        tiled: The values that have tiles; ascending.
 
     Returns:
         Entries, watermarks (µs), overflows, newest dropped (µs) and damage marks.
@@ -166,12 +267,17 @@ def unpack_values(
         entry_bytes = ENTRY.itemsize + COLUMN_BYTES * np.asarray(columns, np.int64)
     lengths = list(map(len, values))
     size = np.array(lengths, np.int64)
-    if min(lengths, default=HEADER.itemsize) < HEADER.itemsize or np.count_nonzero(
-        size % COLUMN_BYTES
-    ):
-        readable = (size >= HEADER.itemsize) & (size % COLUMN_BYTES == 0)
+    least: int | I64 = HEADER.itemsize
+    if tiled:
+        least = np.full(len(values), HEADER.itemsize)
+        for one in tiled:
+            least[one.first : one.last] = one.prefix_bytes
+    if np.logical_or.reduce(size < least) or np.count_nonzero(size % COLUMN_BYTES):
+        readable = (size >= least) & (size % COLUMN_BYTES == 0)
         corrupt = ~readable & (size > 0)
-        return _unpack_others(values, readable, corrupt=corrupt, columns=columns)
+        return _unpack_others(
+            values, readable, corrupt=corrupt, columns=columns, tiled=tiled
+        )
     packed = b"".join(values)
     words = np.frombuffer(packed, "<i8")
     head = np.add.accumulate(size)
@@ -179,32 +285,266 @@ def unpack_values(
     head //= COLUMN_BYTES
     headers = words[head[:, None] + _HEADER_WORDS].view(HEADER)[:, 0]
     count = headers["count"].astype(np.int64)
-    sound = count * entry_bytes == size - HEADER.itemsize
-    sound &= headers.view("<u4")[:: HEADER.itemsize // 4] == _format(entry_bytes)
+    form = _format(entry_bytes)
+    blocks: list[_Block] = []
+    before: int | I64 = HEADER.itemsize  # bytes before the entries
+    if tiled:
+        form = np.broadcast_to(form, len(values)).copy()
+        before = np.full(len(values), HEADER.itemsize)
+        for one in tiled:
+            block = _Block(one, packed, head)
+            form[one.first : one.last] += TILED_VERSION - VALUE_VERSION
+            before[one.first : one.last] = block.bytes
+            blocks.append(block)
+    sound = count * entry_bytes == size - before
+    sound &= headers.view("<u4")[:: HEADER.itemsize // 4] == form
     sound &= headers["checksum"] == _checksums(packed, head) - headers["checksum"]
     if not np.logical_and.reduce(sound):
-        return _unpack_others(values, sound, corrupt=~sound, columns=columns)
+        return _unpack_others(
+            values, sound, corrupt=~sound, columns=columns, tiled=tiled
+        )
     starts = np.zeros(len(values) + 1, np.int64)
     count.cumsum(out=starts[1:])
+    folded = any(block.tiles.any() for block in blocks)
+    if folded:
+        packed += bytes(ENTRY.itemsize)  # the order key of a tile: before all others
+        words = np.frombuffer(packed, "<i8")
+    entries = _entries(
+        packed,
+        words,
+        head + before // COLUMN_BYTES,
+        starts=starts,
+        entry_bytes=entry_bytes,
+    )
+    label_us: I64 | None = None
+    has_tiles: Bool | None = None
+    if blocks:
+        has_tiles = np.asarray(form != _format(entry_bytes))
+        label_us = np.full(len(values), _NEVER_US)
+        for block in blocks:
+            label_us[block.of.first : block.of.last] = block.heads["label_us"]
+        if folded:
+            entries = _with_tiles(entries, blocks, headers, packed)
     return Values(
-        entries=_entries(packed, words, head, starts=starts, entry_bytes=entry_bytes),
+        entries=entries,
         watermark_us=headers["watermark_us"],
         overflow=headers["overflow"],
         dropped_us=headers["dropped_us"],
         corrupt=np.zeros(len(values), np.bool_),
+        label_us=label_us,
+        tiled=has_tiles,
     )
 
 
+_NEVER_US = np.iinfo(np.int64).min
+
+
 def _format(entry_bytes: int | I64) -> int | I64:
-    """Compute a header's first 32-bit word."""
+    """Compute the first 32-bit word of a value without tiles."""
     return entry_bytes << 8 | VALUE_VERSION
 
 
-def _empty(columns: int) -> bytes:
+def empty_value(columns: int, *, tiled: bool = False) -> bytes:
     """Pack a value without entries, for a value that does not exist."""
     word = _format(ENTRY.itemsize + COLUMN_BYTES * columns)
-    # All other words are 0, so the checksum equals the first one.
-    return int(word).to_bytes(4, "little") * 2 + bytes(HEADER.itemsize - 8)
+    if not tiled:
+        # All other words are 0, so the checksum equals the first one.
+        return int(word).to_bytes(4, "little") * 2 + bytes(HEADER.itemsize - 8)
+    more = np.zeros(1, TILED)
+    more["label_us"] = _NEVER_US
+    newest = np.zeros(1 + columns, NEWEST)
+    newest["value"] = MISSING
+    whole = int(word + TILED_VERSION - VALUE_VERSION).to_bytes(4, "little")
+    whole += bytes(HEADER.itemsize - 4) + more.tobytes() + newest.tobytes()
+    checksum = int(np.frombuffer(whole, "<u4").sum(dtype=np.uint32))
+    return whole[:4] + checksum.to_bytes(4, "little") + whole[8:]
+
+
+class _Block:
+    """Find the tiles and the labels of values of one form."""
+
+    def __init__(self, of: TiledValues, packed: bytes, head: I64) -> None:
+        self.of = of
+        self._byte = head[of.first : of.last] * COLUMN_BYTES
+        self._packed = packed
+        self.heads = self._records(self._byte + HEADER.itemsize, TILED)
+        # A damaged value may have any number here; its checksum is verified later.
+        most = len(packed) // COLUMN_BYTES
+        self.tiles = np.minimum(self.heads["tiles"].astype(np.int64), most)
+        self._labels = np.minimum(self.heads["labels"].astype(np.int64), most)
+        size = self.tiles * of.form.record_bytes
+        size += -size % COLUMN_BYTES
+        self._label_byte = self._byte + of.prefix_bytes + size
+        self.bytes = of.prefix_bytes + size + self._labels * LABEL.itemsize
+
+    def _records(self, byte: I64, layout: np.dtype[np.void]) -> npt.NDArray[np.void]:
+        """Read a record at each of some bytes; values have whole words of 8 bytes."""
+        words = np.arange(layout.itemsize // COLUMN_BYTES)
+        at = byte[:, None] // COLUMN_BYTES + words
+        every = np.frombuffer(self._packed, "<i8")
+        return every.take(at, mode="clip").view(layout)[:, 0]
+
+    def read(
+        self, starts: I64, headers: npt.NDArray[np.void]
+    ) -> tuple[I64, npt.NDArray[np.uint32], _TileSearch]:
+        """
+        Read the tiles, given the first position of each value.
+
+        Returns:
+            Position and 32-bit words of each tile, and a search among them.
+        """
+        of, counts = self.of, self.tiles
+        owner = np.arange(len(counts)).repeat(counts)
+        within = np.arange(len(owner)) - (counts.cumsum() - counts)[owner]
+        byte = self._byte[owner] + of.prefix_bytes + within * of.form.record_bytes
+        at = byte[:, None] // 4 + np.arange(of.form.record_bytes // 4)
+        records = np.frombuffer(self._packed, "<u4")[at]
+        position = starts[of.first : of.last][owner] + within
+        search = _TileSearch(
+            owner=owner,
+            index=records[:, 0].astype(np.int64),
+            position=position,
+            base=self.heads["base"],
+            oldest_us=headers["watermark_us"][of.first : of.last] - of.horizon_us,
+            width_us=of.form.width_us,
+        )
+        return position, records, search
+
+    def labels(self) -> tuple[I64, npt.NDArray[np.void]]:
+        """Read the labels of folded purchases, each with the number of its value."""
+        counts = self._labels
+        owner = np.arange(len(counts)).repeat(counts)
+        within = np.arange(len(owner)) - (counts.cumsum() - counts)[owner]
+        byte = self._label_byte[owner] + within * LABEL.itemsize
+        return owner, self._records(byte, LABEL)
+
+    def newest(self, column: int) -> npt.NDArray[np.void]:
+        """Read the newest folded value of a column of each value; NEWEST [S]."""
+        byte = self._byte + PREFIX_BYTES + NEWEST_BYTES * (1 + column)
+        return self._records(byte, NEWEST)
+
+
+class _TileSearch(msgspec.Struct, frozen=True):
+    """Search tiles by time: the value, index and position of each, ascending."""
+
+    owner: I64
+    index: I64
+    position: I64
+    base: I64
+    oldest_us: I64
+    width_us: int
+
+    def find(self, owner: I64, time_us: I64) -> I64:
+        """
+        Find the tile of a value that contains a time.
+
+        Returns:
+            Its position; -1 where the tile has left every window; int64 [N].
+        """
+        index = -(-time_us // self.width_us) - self.base[owner]
+        wanted = owner << 33 | np.clip(index, 0, 2**32)
+        place = (self.owner << 33 | self.index).searchsorted(wanted)
+        there = place < len(self.owner)
+        place[~there] = 0
+        if len(self.owner):
+            there &= self.owner[place] == owner
+            there &= time_us > self.oldest_us[owner]
+            place = self.position[place]
+        return np.where(there, place, -1)
+
+
+_NEUTRAL = {
+    FieldKind.FLAGGED: 0,
+    FieldKind.KNOWN: 0,
+    FieldKind.SUM: 0,
+    FieldKind.MIN: np.iinfo(np.int64).max,
+    FieldKind.MAX: np.iinfo(np.int64).min,
+}
+
+
+def _with_tiles(
+    entries: Entries,
+    blocks: Sequence[_Block],
+    headers: npt.NDArray[np.void],
+    packed: bytes,
+) -> Entries:
+    """Insert the tiles of values before their events."""
+    counts = entries.starts[1:] - entries.starts[:-1]
+    tiles = np.zeros(len(counts), np.int64)
+    for block in blocks:
+        tiles[block.of.first : block.of.last] = block.tiles
+    starts = entries.starts.copy()
+    starts[1:] += tiles.cumsum()
+    total = int(starts[-1])
+    at = np.arange(len(entries.time_us)) + tiles.cumsum().repeat(counts)
+
+    def spread(values: npt.NDArray[Any], fill: int = 0) -> I64:
+        whole = np.full(total, fill)
+        whole[at] = values
+        return whole
+
+    time_us = spread(entries.time_us)
+    purchase, cents = spread(entries.purchase), spread(entries.cents)
+    columns = np.full((len(entries.columns), total), MISSING)
+    columns[:, at] = entries.columns
+    # The order key of a tile is the end of `packed`: zeros, before all others.
+    zeros = (len(packed) - ENTRY.itemsize) // COLUMN_BYTES
+    order = PackedOrder(packed, spread(entries.order.word, zeros))
+    there = np.ones(total, np.bool_)
+    there[at] = False
+    flagged = np.zeros(total, np.int64)
+    numbers: dict[tuple[FieldKind, int], I64] = {}
+    newest: dict[int, I64] = {}
+    fraud_at, known_us = [at[entries.fraud_at]], [entries.fraud_known_us]
+    for block in blocks:
+        of = block.of
+        position, records, search = block.read(starts, headers)
+        end_us = (search.base[search.owner] + search.index) * search.width_us
+        folded_us = headers["dropped_us"][of.first : of.last]
+        time_us[position] = np.minimum(end_us, folded_us[search.owner])
+        purchase[position] = records[:, 1]
+        for field in of.form.fields:
+            number = _tile_number(records, field)
+            if field.kind == FieldKind.FLAGGED:
+                flagged[position] = number
+            elif field.kind == FieldKind.SUM and field.column < 0:
+                cents[position] = number
+            else:
+                name, fill = (field.kind, field.column), _NEUTRAL[field.kind]
+                numbers.setdefault(name, np.full(total, fill))[position] = number
+        for column in range(-1, of.columns):
+            one = block.newest(column)
+            (known,) = (one["value"] != MISSING).nonzero()
+            place = search.find(known, one["time_us"][known])
+            whole = newest.setdefault(column, np.full(total, MISSING))
+            whole[place[place >= 0]] = one["value"][known[place >= 0]]
+        owner, labels = block.labels()
+        (frauds,) = ((labels["flags"] & FRAUD) != 0).nonzero()
+        place = search.find(owner[frauds], labels["time_us"][frauds])
+        fraud_at.append(place[place >= 0])
+        known_us.append(labels["label_time_us"][frauds[place >= 0]])
+    found, known_from = np.concatenate(fraud_at), np.concatenate(known_us)
+    ascending = found.argsort(kind="stable")
+    return Entries(
+        starts=starts,
+        time_us=time_us,
+        order=order,
+        purchase=purchase,
+        cents=cents,
+        fraud_at=found[ascending],
+        fraud_known_us=known_from[ascending],
+        columns=columns,
+        tiles=Tiles(there=there, flagged=flagged, numbers=numbers, newest=newest),
+    )
+
+
+def _tile_number(records: npt.NDArray[np.uint32], field: TileField) -> I64:
+    """Read a number of each tile; int64 [T]."""
+    word = field.offset // 4
+    low = records[:, word].astype(np.int64)
+    if field.kind in (FieldKind.FLAGGED, FieldKind.KNOWN):
+        return low
+    return records[:, word + 1].view(np.int32).astype(np.int64) << 32 | low
 
 
 def _unpack_others(
@@ -213,12 +553,16 @@ def _unpack_others(
     *,
     corrupt: Bool,
     columns: Sequence[int] | I64 | None,
+    tiled: Sequence[TiledValues],
 ) -> Values:
     """Unpack the given values, with empty ones in the place of the others."""
     whole = list(values)
     for at in np.flatnonzero(~readable).tolist():
-        whole[at] = _empty(0 if columns is None else int(columns[at]))
-    rest = unpack_values(whole, columns=columns)
+        whole[at] = empty_value(
+            0 if columns is None else int(columns[at]),
+            tiled=any(one.first <= at < one.last for one in tiled),
+        )
+    rest = unpack_values(whole, columns=columns, tiled=tiled)
     return msgspec.structs.replace(rest, corrupt=corrupt | rest.corrupt)
 
 
@@ -239,13 +583,13 @@ def _entries(
     Args:
         packed: All values, one after the other.
         words: The same as 64-bit words.
-        head: First word of each value; int64 [S].
+        head: First word of each value's entries; int64 [S].
         starts: First event of each value, then the end of the last; int64 [S + 1].
         entry_bytes: Size of each value's entries.
     """
     counts, total = starts[1:] - starts[:-1], int(starts[-1])
     size = entry_bytes // COLUMN_BYTES
-    first = head + len(_HEADER_WORDS) - starts[:-1] * size
+    first = head - starts[:-1] * size
     if isinstance(size, int):
         at = np.arange(0, total * size, size)
         at += first.repeat(counts)
@@ -266,18 +610,15 @@ def _entries(
     numbers &= _CENTS_MASK
     numbers *= purchase
     flags &= _KNOWN_FRAUD
-    fraud = flags == _KNOWN_FRAUD
-    (frauds,) = fraud.nonzero()
-    label_time_us = np.zeros(total, np.int64)
-    label_time_us[frauds] = words[at[frauds] + 5]
+    (frauds,) = (flags == _KNOWN_FRAUD).nonzero()
     return Entries(
         starts=starts,
         time_us=words.take(at),
         order=PackedOrder(packed, at),
         purchase=purchase,
         cents=numbers,
-        fraud=fraud,
-        label_time_us=label_time_us,
+        fraud_at=frauds,
+        fraud_known_us=words[at[frauds] + 5],
         columns=columns,
     )
 

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.features.spec.spec_definition import Feature, FeatureSpec
+from tollgate.features.spec.tile_form import FieldKind
 from tollgate.features.windows.entity_entries import MISSING, Entries
 from tollgate.schema import AMOUNT
 
@@ -44,6 +45,8 @@ class Rows(msgspec.Struct, frozen=True):
         delay_us: Time from the windows' end to `time_us`; int64 [R] or [1].
         windows_us: Their widths; int64 [W, R] or [W, 1].
         back_us: The result of `look_back` for both; None: computed when needed.
+        rounding_us: Width to which each time that `look_back` lists is rounded down;
+            None: none is rounded; int64 [3 + W, R or 1].
     """
 
     entity: I64
@@ -52,6 +55,7 @@ class Rows(msgspec.Struct, frozen=True):
     delay_us: I64
     windows_us: I64
     back_us: I64 | None = None
+    rounding_us: I64 | None = None
 
     def part(self, rows: slice, *, first: int) -> Rows:
         """
@@ -111,6 +115,20 @@ def look_back(delay_us: I64, windows_us: I64) -> I64:
     return back_us
 
 
+def rounding(edge_us: I64, windows_us: I64) -> I64:
+    """
+    Return the widths to which the times of `look_back` are rounded.
+
+    Args:
+        edge_us: Rounding of the windows' end; int64 [R or 1].
+        windows_us: Rounding of their begins; int64 [W, R or 1].
+    """
+    widths_us = np.ones((3 + len(windows_us), windows_us.shape[1]), np.int64)
+    widths_us[2] = edge_us
+    widths_us[3:] = windows_us
+    return widths_us
+
+
 def find_places(entries: Entries, rows: Rows) -> Places:
     """Find all positions with one binary search over (entity, time)."""
     back_us = rows.back_us
@@ -121,6 +139,8 @@ def find_places(entries: Entries, rows: Rows) -> Places:
     low = min([int(np.minimum.reduce(one)) for one in times], default=0)
     high = max([int(np.maximum.reduce(one)) for one in times], default=0)
     low -= int(np.maximum.reduce(back_us, axis=None, initial=0))
+    if rows.rounding_us is not None:
+        low -= int(rows.rounding_us.max(initial=0))
     span = high - low + 2
     if span * len(starts) >= 2**63:
         raise OverflowError("too many entities over too long a time for one call")
@@ -128,7 +148,10 @@ def find_places(entries: Entries, rows: Rows) -> Places:
     entry_key = origin.repeat(starts[1:] - starts[:-1])
     entry_key += entries.time_us
     row_key = origin[rows.entity] + rows.time_us
-    found = entry_key.searchsorted(row_key - back_us, "right")
+    wanted = row_key - back_us
+    if rows.rounding_us is not None:
+        wanted -= (rows.time_us - back_us) % rows.rounding_us
+    found = entry_key.searchsorted(wanted, "right")
     own = _own_ends(entries, rows, low=found[1], high=found[0])
     end = np.where(rows.delay_us == 0, own, found[2])
     return Places(
@@ -255,16 +278,20 @@ def window_sums(entries: Entries, rows: Rows, *, places: Places | None = None) -
     places = places or find_places(entries, rows)
     begin, end, own = places.begin, places.end, places.own
     first = entries.starts[rows.entity]
-    if np.logical_and.reduce(entries.purchase):  # mostly: no label waits for its own
+    # Mostly: no label waits for its own, and there is no tile.
+    if entries.tiles is None and np.logical_and.reduce(entries.purchase):
         count, upto = end - begin, own - first
     else:
         bought = _running(entries.purchase)
         count, upto = bought[end] - bought[begin], bought[own] - bought[first]
     paid = _running(entries.cents)
-    (frauds,) = entries.fraud.nonzero()
+    frauds = entries.fraud_at
     fraud = frauds.searchsorted(end) - frauds.searchsorted(begin)
     if len(frauds):
-        fraud -= _not_yet_known(entries, rows, places, frauds=frauds)
+        fraud -= _not_yet_known(entries, rows, places)
+    if entries.tiles is not None:
+        flagged = _running(entries.tiles.flagged)
+        fraud += flagged[end] - flagged[begin]
     return Sums(
         count=count.T, cents=(paid[end] - paid[begin]).T, fraud=fraud.T, upto=upto
     )
@@ -282,7 +309,7 @@ def _running(values: npt.NDArray[Any]) -> I64:
     return sums
 
 
-def _not_yet_known(entries: Entries, rows: Rows, places: Places, *, frauds: I64) -> I64:
+def _not_yet_known(entries: Entries, rows: Rows, places: Places) -> I64:
     """
     Count the frauds of each window whose label came after the row's time; [W, R].
 
@@ -290,9 +317,9 @@ def _not_yet_known(entries: Entries, rows: Rows, places: Places, *, frauds: I64)
     other, and so do those among them that do not know it yet. So each fraud adds one
     where that run begins and subtracts it where the run ends.
     """
-    label_time_us = entries.label_time_us[frauds]
+    label_time_us = entries.fraud_known_us
     unknown = label_time_us > rows.time_us.min(initial=_LARGEST)
-    late, label_time_us = frauds[unknown], label_time_us[unknown]
+    late, label_time_us = entries.fraud_at[unknown], label_time_us[unknown]
     hidden = np.zeros(places.begin.shape, np.int64)
     if not len(late):
         return hidden
@@ -507,6 +534,8 @@ class _Windows:
         """Return the values of a source, and which of them are known."""
         if of not in self._numbers:
             known = self._entries.purchase.astype(np.bool_)
+            if self._entries.tiles is not None:
+                known &= ~self._entries.tiles.there
             if of == AMOUNT:
                 values = self._entries.cents.astype(np.int64)
             else:
@@ -515,14 +544,23 @@ class _Windows:
             self._numbers[of] = values, known
         return self._numbers[of]
 
+    def _column(self, of: str) -> int:
+        """Return the column of a source; -1 for the amount."""
+        return -1 if of == AMOUNT else self._columns.index(of)
+
+    def _tile_number(self, kind: FieldKind, of: str) -> I64 | None:
+        """Return a number of the tiles, of a source; None without any tile."""
+        tiles = self._entries.tiles
+        return tiles.numbers.get((kind, self._column(of))) if tiles else None
+
     def _sum(self, demand: Demand) -> I64:
         key = demand._replace(window=0)
         if key not in self._running:
             values, known = self._number(demand.of)
-            running = np.zeros(len(values) + 1, np.int64)
             parts = known if demand.kind == "known" else np.where(known, values, 0)
-            parts.cumsum(out=running[1:])
-            self._running[key] = running
+            kind = FieldKind.KNOWN if demand.kind == "known" else FieldKind.SUM
+            tiled = self._tile_number(kind, demand.of)
+            self._running[key] = _running(parts if tiled is None else parts + tiled)
         running = self._running[key]
         begin = self._places.begin[demand.window]
         total: I64 = running[self._places.end] - running[begin]
@@ -530,12 +568,18 @@ class _Windows:
 
     def _extreme(self, demand: Demand) -> I64:
         values, known = self._number(demand.of)
+        largest = demand.kind == "max"
+        kind = FieldKind.MAX if largest else FieldKind.MIN
+        tiled = self._tile_number(kind, demand.of)
+        if tiled is not None and self._entries.tiles is not None:
+            there = self._entries.tiles.there
+            values, known = np.where(there, tiled, values), known | there
         found = extremes(
             values,
             known,
             begin=self._places.begin[demand.window],
             end=self._places.end,
-            largest=demand.kind == "max",
+            largest=largest,
         )
         return (
             found
@@ -563,6 +607,11 @@ class _Windows:
     def _latest(self, demand: Demand) -> I64:
         """Read the newest entry before the row's own: its value, or its age in µs."""
         values, known = self._number(demand.of)
+        tiles = self._entries.tiles
+        newest = tiles.newest.get(self._column(demand.of)) if tiles else None
+        if newest is not None:
+            there = newest != MISSING
+            values, known = np.where(there, newest, values), known | there
         at = latest(
             known, begin=self._places.begin[demand.window], end=self._before_own()
         )

@@ -14,11 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.features.windows.entity_entries import (
+    COLUMN_BYTES,
     ENTRY,
     HEADER,
     LABELLED,
     PURCHASE,
+    TILED,
+    TILED_VERSION,
     VALUE_VERSION,
+    empty_value,
 )
 from tollgate.store.store_events import ARGUMENTS, Call
 
@@ -44,7 +48,7 @@ def apply_purchases(values: Sequence[bytes], call: Call) -> tuple[list[bytes], b
     applied: list[bytes] = []
     statuses = []
     at = 0
-    for entities in _alike(call, arguments["entry_bytes"]):
+    for entities in _alike(call, arguments):
         keys = slice(call.first_key[entities.start], call.first_key[entities.stop])
         width = int(arguments["entry_bytes"][keys.start])
         count = sum(len(call.order[entity]) for entity in entities)
@@ -63,12 +67,12 @@ def apply_purchases(values: Sequence[bytes], call: Call) -> tuple[list[bytes], b
     return applied, b"".join(statuses)
 
 
-def _alike(call: Call, entry_bytes: npt.NDArray[np.uint32]) -> Iterator[range]:
-    """Split a call into runs of entities whose entries have the same size."""
+def _alike(call: Call, arguments: Entries) -> Iterator[range]:
+    """Split a call into runs of entities whose values have the same layout."""
     first = 0
-    sizes = entry_bytes[call.first_key[:-1]].tolist()
-    for entity in range(1, len(sizes) + 1):
-        if entity == len(sizes) or sizes[entity] != sizes[first]:
+    layouts = arguments[["entry_bytes", "form"]][call.first_key[:-1]].tolist()
+    for entity in range(1, len(layouts) + 1):
+        if entity == len(layouts) or layouts[entity] != layouts[first]:
             yield range(first, entity)
             first = entity
 
@@ -84,36 +88,65 @@ def _apply(
     values: Sequence[bytes], events: Entries, key: I64, *, arguments: Entries
 ) -> tuple[list[bytes], bytes]:
     """Apply events [N] to values [K] of one layout, given the key of each."""
-    heads, stored, counts = _unpacked(values, events.dtype)
+    tiled = bool(arguments["form"][:1].any())
+    heads, middles, stored = _unpacked(values, events.dtype, tiled=tiled)
+    counts = heads["count"].astype(np.int64)
     horizon_us = arguments["horizon_us"]
     oldest_us = heads["watermark_us"] - horizon_us
     late = events["time_us"] < oldest_us[key]
-    late |= (heads["overflow"][key] > 0) & (
-        events["time_us"] <= heads["dropped_us"][key]
-    )
+    dropped_us = heads["dropped_us"][key]
+    gone = events["time_us"] <= dropped_us
+    if tiled:
+        newest = b"".join([one[: TILED["order"].itemsize] for one in middles])
+        order = np.frombuffer(newest, TILED["order"])[key]
+        gone &= (events["time_us"] < dropped_us) | (_order(events) <= order)
+    late |= (heads["overflow"][key] > 0) & gone
     merged, owner = _merged(
         stored, np.arange(len(values)).repeat(counts), events[~late], key[~late]
     )
     bought = (merged["flags"] & PURCHASE) != 0
     np.maximum.at(heads["watermark_us"], owner[bought], merged["time_us"][bought])
-    fresh = merged["time_us"] >= (heads["watermark_us"] - horizon_us)[owner]
-    merged, owner = merged[fresh], owner[fresh]
-    merged, owner = _capped(merged, owner, heads=heads, cap=arguments["cap"])
+    if not tiled:
+        fresh = merged["time_us"] >= (heads["watermark_us"] - horizon_us)[owner]
+        merged, owner = merged[fresh], owner[fresh]
+        merged, owner = _capped(merged, owner, heads=heads, cap=arguments["cap"])
     status = np.where(late, _TOO_LATE, _APPLIED).astype(np.uint8).tobytes()
-    return _packed(heads, merged, owner), status
+    heads["version"] = TILED_VERSION if tiled else VALUE_VERSION
+    return _packed(heads, middles, merged, owner), status
+
+
+def _order(events: Entries) -> npt.NDArray[np.bytes_]:
+    """Return the order key and hash of events; S24 [N]."""
+    raw = np.frombuffer(events.tobytes(), np.uint8).reshape(len(events), -1)
+    found: npt.NDArray[np.bytes_] = np.ascontiguousarray(raw[:, 8:32]).view("S24")[:, 0]
+    return found
 
 
 def _unpacked(
-    values: Sequence[bytes], layout: np.dtype[np.void]
-) -> tuple[Entries, Entries, I64]:
+    values: Sequence[bytes], layout: np.dtype[np.void], *, tiled: bool
+) -> tuple[Entries, list[bytes], Entries]:
     """
-    Unpack values: headers [K], all entries, and the number of entries of each [K].
+    Unpack values: headers [K], the bytes between header and entries, all entries.
+
+    The events that are applied to a value with tiles are not folded.
     """
-    empty = np.zeros((), HEADER).tobytes()
-    head = b"".join([value[: HEADER.itemsize] or empty for value in values])
-    body = b"".join([value[HEADER.itemsize :] for value in values])
-    heads = np.frombuffer(bytearray(head), HEADER)
-    return heads, np.frombuffer(body, layout), heads["count"].astype(np.int64)
+    columns = (layout.itemsize - ENTRY.itemsize) // COLUMN_BYTES
+    empty = empty_value(columns, tiled=tiled)
+    whole = [value or empty for value in values]
+    heads = np.frombuffer(
+        bytearray(b"".join([value[: HEADER.itemsize] for value in whole])), HEADER
+    )
+    bodies = [
+        len(value) - count * layout.itemsize
+        for value, count in zip(whole, heads["count"].tolist(), strict=True)
+    ]
+    pairs = list(zip(whole, bodies, strict=True))
+    middles = [value[HEADER.itemsize : body] for value, body in pairs]
+    return (
+        heads,
+        middles,
+        np.frombuffer(b"".join([value[body:] for value, body in pairs]), layout),
+    )
 
 
 def _merged(
@@ -172,11 +205,13 @@ def _capped(
     return entries[keep], key[keep]
 
 
-def _packed(heads: Entries, entries: Entries, key: I64) -> list[bytes]:
+def _packed(
+    heads: Entries, middles: Sequence[bytes], entries: Entries, key: I64
+) -> list[bytes]:
     """Pack values, with their checksums; one per header."""
     counts = np.bincount(key, minlength=len(heads))
     width = entries.dtype.itemsize
-    heads["version"], heads["entry_bytes"] = VALUE_VERSION, width
+    heads["entry_bytes"] = width
     heads["count"] = counts
     heads["checksum"] = 0
     ends = counts.cumsum()
@@ -184,17 +219,18 @@ def _packed(heads: Entries, entries: Entries, key: I64) -> list[bytes]:
     running = np.zeros(len(entries) + 1, np.uint32)
     _sums(body, width).cumsum(dtype=np.uint32, out=running[1:])
     sums = running[ends] - running[ends - counts]
+    sums += np.array([_sums(one, len(one)).sum() for one in middles], np.uint32)
     heads["checksum"] = sums + _sums(heads.tobytes(), HEADER.itemsize)
     head, size = heads.tobytes(), HEADER.itemsize
     edges = [0, *(ends * width).tolist()]
     return [
-        head[at * size : (at + 1) * size] + body[start:stop]
+        head[at * size : (at + 1) * size] + middles[at] + body[start:stop]
         for at, (start, stop) in enumerate(itertools.pairwise(edges))
     ]
 
 
 def _sums(packed: bytes, width: int) -> npt.NDArray[np.uint32]:
     """Return the sum of the 32-bit words of each record, modulo 2^32."""
-    words = np.frombuffer(packed, "<u4").reshape(-1, width // 4)
+    words = np.frombuffer(packed, "<u4").reshape(-1, max(width // 4, 1))
     sums: npt.NDArray[np.uint32] = words.sum(axis=1, dtype=np.uint32)
     return sums

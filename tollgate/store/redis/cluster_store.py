@@ -44,6 +44,7 @@ def split_call(call: Call, mode: Mode) -> list[Command]:
             mode,
             arguments=call.arguments[at * width : (at + 1) * width],
             events=call.events[start:stop],
+            forms=call.forms,
         )
         for at, (key, (start, stop)) in enumerate(zip(call.keys, edges, strict=True))
     ]

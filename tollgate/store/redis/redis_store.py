@@ -489,11 +489,23 @@ def load_command() -> Command:
 
 def call_command(call: Call, mode: Mode) -> Command:
     """Build the command that runs a call."""
-    return eval_command(call.keys, mode, arguments=call.arguments, events=call.events)
+    return eval_command(
+        call.keys,
+        mode,
+        arguments=call.arguments,
+        events=call.events,
+        forms=call.forms,
+    )
 
 
 def eval_command(
-    keys: Sequence[bytes], mode: Mode, *, arguments: bytes, events: bytes
+    keys: Sequence[bytes],
+    mode: Mode,
+    *,
+    arguments: bytes,
+    events: bytes,
+    forms: bytes,
 ) -> Command:
     """Build the command that runs the script on some keys."""
-    return (b"EVALSHA", _SHA, len(keys), *keys, mode.value, arguments, events)
+    command = (b"EVALSHA", _SHA, len(keys), *keys, mode.value, arguments, events)
+    return (*command, forms) if forms else command

@@ -117,7 +117,7 @@ def test_anything_else_is_not_a_duration(text: str) -> None:
         ("lateness: 1d", "lateness: 1 day", ["lateness: '1 day' is not a duration"]),
         ("lateness: 1d", "lateness: 5", ["$.lateness"]),
         ("customer: {key", "customer: {kee", ["`kee`", "$.entities"]),
-        ("{key: customer_id}", "{key: customer_id, hop: 5m}", ["customer.hop: 5m"]),
+        ("{key: customer_id}", "{key: customer_id, hop: 2h}", ["customer.hop: 2h"]),
         ("delay: 7d", "delay: soon", ["entities.terminal.delay: 'soon'"]),
         ("delay: 7d", "delay: 7d, cap: 0", ["entities.terminal.cap: 0", "1024"]),
         ("delay: 7d", "delay: 7d, cap: 1025", ["entities.terminal.cap: 1025"]),

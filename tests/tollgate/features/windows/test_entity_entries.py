@@ -61,7 +61,7 @@ def test_flags_say_what_counts(flags: int, purchase: int, fraud: int) -> None:
     entries = unpack_values([packed(5, flags=flags)]).entries
     assert entries.purchase.tolist() == [purchase]
     assert entries.cents.tolist() == [7 * purchase]
-    assert entries.fraud.tolist() == [bool(fraud)]
+    assert entries.fraud_at.tolist() == [0] * fraud
 
 
 def test_order_is_that_of_its_three_numbers() -> None:

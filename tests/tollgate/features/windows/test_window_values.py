@@ -16,14 +16,16 @@ def entries(*segments: list[tuple[int, int]], **columns: list[int]) -> Entries:
     flat = [event for segment in segments for event in segment]
     count = len(flat)
     purchase = np.array(columns.get("purchase", [1] * count), np.bool_)
+    fraud = np.array(columns.get("fraud", [0] * count), np.bool_) & purchase
+    label_time_us = np.array(columns.get("label_time_us", [0] * count), np.int64)
     return Entries(
         starts=np.cumsum([0, *map(len, segments)]),
         time_us=np.array([time for time, _ in flat], np.int64),
         order=np.array([number for _, number in flat], np.int64),
         purchase=purchase,
         cents=np.array(columns.get("cents", [100] * count), np.int64) * purchase,
-        fraud=np.array(columns.get("fraud", [0] * count), np.bool_) & purchase,
-        label_time_us=np.array(columns.get("label_time_us", [0] * count), np.int64),
+        fraud_at=np.flatnonzero(fraud),
+        fraud_known_us=label_time_us[fraud],
     )
 
 
@@ -149,6 +151,9 @@ def by_loop(events: Entries, reads: Rows, n: int) -> list[list[int] | int]:
     delay = int(reads.delay_us[n])
     end = at - delay
     count, cents, fraud = ([0, 0] for _ in range(3))
+    known_us = dict(
+        zip(events.fraud_at.tolist(), events.fraud_known_us.tolist(), strict=True)
+    )
     upto = 0
     for e in range(*events.starts[reads.entity[n] : reads.entity[n] + 2]):
         time = int(events.time_us[e])
@@ -159,5 +164,5 @@ def by_loop(events: Entries, reads: Rows, n: int) -> list[list[int] | int]:
             if events.purchase[e] and inside:
                 count[window] += 1
                 cents[window] += int(events.cents[e])
-                fraud[window] += int(events.fraud[e] and events.label_time_us[e] <= at)
+                fraud[window] += int(e in known_us and known_us[e] <= at)
     return [count, cents, fraud, upto]

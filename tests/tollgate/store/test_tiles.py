@@ -1,0 +1,175 @@
+"""Values with tiles: what a busy id reads online equals offline, within the bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import polars as pl
+import pytest
+import redis
+
+from tollgate.features.offline import build
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
+from tollgate.history import History, history_of
+from tollgate.replay import purchases_of, replay
+from tollgate.schema import Degraded
+from tollgate.store.fallback.local_values import apply_purchases
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.redis_store import Mode, RedisStore
+from tollgate.store.store_events import Packer, purchase_entries
+
+HOUR_US = 3_600_000_000
+START_US = 1_700_000_000_000_000
+OpenStore = Callable[..., RedisStore]
+
+FEATURES = """\
+version: 1
+product: busy
+lateness: 1d
+entities:
+  customer: {{key: customer_id, hop: {customer}}}
+  terminal: {{key: terminal_id, hop: {terminal}, delay: 2d}}
+fields:
+  - {{name: items, type: number, decimals: 2}}
+features:
+  - {{name: amount, field: amount}}
+  - {{name: n_1h, entity: customer, aggregate: count, window: 1h}}
+  - {{name: n_1d, entity: customer, aggregate: count, window: 1d}}
+  - {{name: spent, entity: customer, aggregate: sum, window: 7d}}
+  - {{name: mean, entity: customer, aggregate: mean, window: 7d}}
+  - {{name: most, entity: customer, aggregate: max, window: 1d}}
+  - {{name: least, entity: customer, aggregate: min, window: 7d}}
+  - {{name: last, entity: customer, aggregate: last, window: 7d, default: -1}}
+  - {{name: gap, time_since_last: customer, window: 7d, default: -1}}
+  - {{name: basket, entity: customer, aggregate: mean, window: 7d, of: items}}
+  - {{name: fewest, entity: customer, aggregate: min, window: 1d, of: items}}
+  - {{name: largest, entity: customer, aggregate: max, window: 7d, of: items}}
+  - {{name: items_last, entity: customer, aggregate: last, window: 7d, of: items}}
+  - {{name: sold, entity: terminal, aggregate: count, window: 1d}}
+  - {{name: frauds, entity: terminal, aggregate: flagged, window: 1d}}
+  - {{name: risk, entity: terminal, aggregate: share, window: 7d}}
+"""
+
+
+def spec_of(folder: Path, customer: str, terminal: str) -> FeatureSpec:
+    """The features above with two hops."""
+    path = folder / "features.yaml"
+    path.write_text(FEATURES.format(customer=customer, terminal=terminal))
+    return load_spec(path)
+
+
+def busy_history(spec: FeatureSpec, *, count: int, days: int, step_us: int) -> History:
+    """A history with few ids, missing numbers, late labels and ties of `step_us`."""
+    source = np.random.default_rng(count)
+    time_us = np.sort(source.integers(0, days * 24 * HOUR_US // step_us, count))
+    time_us = time_us * step_us + START_US
+    items = np.round(source.normal(0, 1000, count), 2)
+    table = pl.DataFrame(
+        {
+            "transaction_id": [f"x{one}" for one in source.permutation(count)],
+            "event_time": pl.Series(time_us).cast(pl.Datetime("us")),
+            "customer_id": [f"c{one}" for one in source.geometric(0.6, count)],
+            "terminal_id": [f"t{one}" for one in source.geometric(0.6, count)],
+            "amount": np.round(source.random(count) * 100, 2),
+            "items": np.where(source.random(count) < 0.3, np.nan, items),
+            "label": (source.random(count) < 0.1).astype(np.int8),
+            "label_time": pl.Series(
+                time_us + source.integers(0, 5 * 24 * HOUR_US, count)
+            ).cast(pl.Datetime("us")),
+        }
+    )
+    return history_of(table, spec=spec, source="")
+
+
+@pytest.mark.parametrize(
+    ("hops", "count", "days", "step_us", "batch_rows"),
+    [
+        (("1h", "1h"), 1_500, 20, 1, 1),
+        (("15m", "1d"), 3_000, 60, 1, 32),
+        (("1d", "6h"), 6_000, 10, HOUR_US, 1_000),
+        (("0", "1h"), 2_000, 40, 1_000_000_000, 32),
+    ],
+)
+def test_replay_of_busy_ids_equals_offline(
+    tmp_path: Path,
+    store_url: str,
+    open_store: OpenStore,
+    redis_client: redis.Redis,
+    hops: tuple[str, str],
+    count: int,
+    days: int,
+    step_us: int,
+    batch_rows: int,
+) -> None:
+    """Every feature of every row, no row marked, and no value above its bound."""
+    spec = spec_of(tmp_path, *hops)
+    history = busy_history(spec, count=count, days=days, step_us=step_us)
+    expected = build(spec, history)
+    online = OnlineFeatures(spec, open_store(store_url, deadline_s=30.0))
+    marked = 0
+    for rows, vectors in replay(online, history, read_from_us=0, batch_rows=batch_rows):
+        np.testing.assert_array_equal(vectors.features, expected[rows])
+        marked += np.count_nonzero(vectors.degraded & ~np.uint32(Degraded.COLD_START))
+    assert marked == 0
+    folded = 0
+    for entity in spec.entities:
+        for key in redis_client.scan_iter(f"tollgate:busy:*:{entity.name}:*"):
+            value = redis_client.get(key)
+            if entity.tiles:
+                folded += int.from_bytes(value[8:12], "little")
+                bound = entity.tiles.value_bytes(entity.cap, len(entity.columns))
+                assert len(value) <= bound
+    assert folded > count // 4
+
+
+def test_values_applied_locally_are_those_of_the_store(
+    tmp_path: Path, store_url: str, open_store: OpenStore, redis_client: redis.Redis
+) -> None:
+    """Later, late and folded purchases of a minute, on top of values with tiles."""
+    spec = spec_of(tmp_path, "1h", "6h")
+    history = busy_history(spec, count=2_000, days=3, step_us=1_000_000)
+    store = open_store(store_url, deadline_s=30.0)
+    online = OnlineFeatures(spec, store)
+    order = np.argsort(history.event_time_us, kind="stable")
+    online.load(purchases_of(spec, history, order[:1_950]))
+    late = purchases_of(spec, history, order[[*range(1_900, 1_990), 3, 500]])
+    batch = msgspec.structs.replace(
+        late,
+        transaction_id=[b"new" + one for one in late.transaction_id],
+        event_time_us=np.where(
+            late.event_time_us > history.event_time_us[order[1_949]],
+            history.event_time_us[order[1_949]],
+            late.event_time_us,
+        ),
+    )
+    packer = Packer(spec)
+    call = packer.pack(
+        purchase_entries(batch), batch.entity_id, columns=packer.columns(batch)
+    )
+    known = [value or b"" for value in redis_client.mget(call.keys)]
+    ((values, status),) = store.apply([(call, Mode.DRY)])
+    here, own_status = apply_purchases(known, call)
+    assert b"\3" in status
+    assert b"\1" in status
+    assert own_status == status
+    assert here == values
+
+
+def test_purchase_older_than_the_folded_ones_is_marked_and_not_counted(
+    tmp_path: Path, store_url: str, open_store: OpenStore, redis_client: redis.Redis
+) -> None:
+    """The same state afterwards, and EVENT_TOO_LATE in the answer."""
+    spec = spec_of(tmp_path, "1h", "6h")
+    history = busy_history(spec, count=500, days=1, step_us=1_000_000)
+    online = OnlineFeatures(spec, open_store(store_url, deadline_s=30.0))
+    order = np.argsort(history.event_time_us, kind="stable")
+    online.load(purchases_of(spec, history, order))
+    before = {key: redis_client.get(key) for key in redis_client.scan_iter()}
+    late = purchases_of(spec, history, order[100:101])
+    late = msgspec.structs.replace(late, transaction_id=[b"other"])
+    (vectors,) = online.score([late], write=[True])
+    assert vectors.degraded[0] & Degraded.EVENT_TOO_LATE
+    assert {key: redis_client.get(key) for key in redis_client.scan_iter()} == before

@@ -1,0 +1,177 @@
+"""
+Plan the tiles of an entity with a hop: their widths, their fields, their size.
+
+Definition: docs/adr/0020-head-and-tiles.md. Bytes: docs/contract.md, entity values.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+_S, _M, _H = 10**6, 60 * 10**6, 3600 * 10**6
+# Each is a multiple of the one before it.
+HOPS_US = {
+    "1s": _S,
+    "10s": 10 * _S,
+    "1m": _M,
+    "5m": 5 * _M,
+    "15m": 15 * _M,
+    "1h": _H,
+    "6h": 6 * _H,
+    "1d": 24 * _H,
+}
+AUTO = "auto"
+_SHARE = 24  # a window is rounded by at most this part of it, or by the hop
+
+# The head gets what tiles leave of the first; no value may exceed the second.
+AIM_BYTES, MAX_VALUE_BYTES = 4096, 16_384
+MAX_LABELS = 8  # labels of folded purchases that a value holds one by one
+MOST_HEAD, LEAST_HEAD = 64, 8
+
+# Fixed part of a value: the header, and what follows it before the newest values.
+PREFIX_BYTES = 80
+NEWEST_BYTES = 16  # newest folded value of the amount, and of each column
+LABEL_BYTES = 32
+_RECORD_BYTES = 8  # index and count
+
+
+class FieldKind(enum.IntEnum):
+    """Number that a tile holds of one source; apply.lua knows them by value."""
+
+    FLAGGED = 1  # u32
+    KNOWN = 2  # u32
+    SUM = 3  # i64
+    MIN = 4  # i64
+    MAX = 5  # i64
+
+
+class TileField(msgspec.Struct, frozen=True):
+    """
+    One number of a tile.
+
+    `column` is the position of its source among the columns of the entity; -1 for the
+    amount. `offset` is its first byte in the record of a tile.
+    """
+
+    kind: FieldKind
+    column: int
+    offset: int
+
+
+class TileForm(msgspec.Struct, frozen=True):
+    """
+    The tiles of one entity.
+
+    Attributes:
+        edge_us: Width to which the new edge of a window is rounded; 1 without a delay.
+        window_us: Width to which the old edge of each window is rounded.
+        levels: Widths of tiles, the finest first, each with the age at which its tiles
+            are merged to the next width; µs.
+        fields: Numbers of a tile after its index and its count.
+        record_bytes: Size of a tile.
+        labels: Labels of folded purchases that a value holds; 0 without FLAGGED.
+        most_tiles: Upper bound of the number of tiles.
+    """
+
+    edge_us: int
+    window_us: tuple[int, ...]
+    levels: tuple[tuple[int, int], ...]
+    fields: tuple[TileField, ...]
+    record_bytes: int
+    labels: int
+    most_tiles: int
+
+    @property
+    def width_us(self) -> int:
+        """Return the width of the finest tiles, the unit of their indices."""
+        return self.levels[0][0]
+
+    def value_bytes(self, cap: int, columns: int) -> int:
+        """Bound the size of a stored value with `cap` events of so many columns."""
+        tiles = self.most_tiles * self.record_bytes
+        return (
+            PREFIX_BYTES
+            + NEWEST_BYTES * (1 + columns)
+            + tiles
+            + -tiles % 8
+            + self.labels * LABEL_BYTES
+            + cap * (48 + 8 * columns)
+        )
+
+    def pack(self) -> bytes:
+        """Pack the form for apply.lua: five u32, the levels, the fields."""
+        counts = (len(self.levels), len(self.fields), self.record_bytes, self.labels, 0)
+        fields = [(int(one.kind), one.column) for one in self.fields]
+        return (
+            np.array(counts, "<u4").tobytes()
+            + np.array(self.levels, "<i8").tobytes()
+            + np.array(fields, "<i4").tobytes()
+        )
+
+
+def hop_us(hop: int | str) -> int | None:
+    """Convert a hop to microseconds; 0 for exact windows, None for an invalid one."""
+    return 0 if hop in (0, "0", "0s", AUTO) else HOPS_US.get(str(hop))
+
+
+def rounding_us(window_us: int, hop_us: int) -> int:
+    """Return the width to which the old edge of a window is rounded."""
+    fitting = [width for width in HOPS_US.values() if width * _SHARE <= window_us]
+    return max([hop_us, *fitting])
+
+
+def tile_form(
+    *,
+    hop_us: int,
+    delay_us: int,
+    lateness_us: int,
+    windows_us: Sequence[int],
+    needs: Sequence[tuple[FieldKind, int]],
+) -> TileForm:
+    """
+    Plan the tiles of an entity.
+
+    Args:
+        hop_us: The smallest rounding; one of HOPS_US.
+        delay_us: Time from the end of its windows to the row.
+        lateness_us: Longest time that an event may be behind the newest.
+        windows_us: Widths of its windows, ascending.
+        needs: Numbers that its features need, each with its source: a column, or -1.
+    """
+    rounded = tuple(rounding_us(one, hop_us) for one in windows_us)
+    reach: dict[int, int] = {hop_us: delay_us + lateness_us} if delay_us else {}
+    for window, width in zip(windows_us, rounded, strict=True):
+        reach[width] = delay_us + lateness_us + window
+    levels = tuple(sorted(reach.items()))
+    kept_us, most = 0, 0
+    for (width, until), (coarser, _) in zip(
+        levels, (*levels[1:], levels[-1]), strict=True
+    ):
+        # Tiles are merged once per coarser width; one more is being filled, and the
+        # oldest may be cut.
+        most += -(-(until - kept_us + coarser) // width) + 2
+        kept_us = until
+    fields, offset = [], _RECORD_BYTES
+    for kind, column in sorted(set(needs), key=lambda one: (one[0] > 2, one)):
+        fields.append(TileField(kind=kind, column=column, offset=offset))
+        offset += 4 if kind in (FieldKind.FLAGGED, FieldKind.KNOWN) else 8
+    flagged = any(kind == FieldKind.FLAGGED for kind, _ in needs)
+    return TileForm(
+        edge_us=hop_us if delay_us else 1,
+        window_us=rounded,
+        levels=levels,
+        fields=tuple(fields),
+        record_bytes=offset,
+        labels=MAX_LABELS if flagged else 0,
+        most_tiles=most,
+    )
+
+
+def head_size(form: TileForm, columns: int) -> int:
+    """Return how many events of so many columns a value holds one by one."""
+    room = AIM_BYTES - form.value_bytes(0, columns)
+    return max(LEAST_HEAD, min(MOST_HEAD, room // (48 + 8 * columns)))
