@@ -167,10 +167,9 @@ def run(
         )
         _run(worker.run, until_idle=until_idle)
     tally = worker.tally
-    console.out.print(
+    console.result(
         f"sealed {tally.records:,} decisions in {tally.segments:,} segments; "
-        f"dead letters {tally.dead_letters:,}, retries {tally.retries:,}",
-        highlight=False,
+        f"dead letters {tally.dead_letters:,}, retries {tally.retries:,}"
     )
 
 
@@ -237,10 +236,9 @@ def erase(
         without = len(erased) - sum(erased)
         console.print_json({"erased": sum(erased), "without_key": without})
     else:
-        console.out.print(
+        console.result(
             f"erased {sum(erased)} of {len(erased)} subjects; "
-            f"{len(erased) - sum(erased)} had no key",
-            highlight=False,
+            f"{len(erased) - sum(erased)} had no key"
         )
     if not all(erased):
         raise typer.Exit(1)
@@ -345,7 +343,7 @@ def replay(
             console.result(text)
         more = sum(one.differing for one in found.parts) - len(found.differences)
         if more:
-            console.out.print(f"… and {more:,} more", highlight=False)
+            console.result(f"… and {more:,} more")
         for part in found.parts:
             for line in _replay_lines(part):
                 console.result(line)
@@ -485,12 +483,10 @@ def dataset(
         console.print_json(report)
         return
     omitted = ", ".join(f"{count:,} {why}" for why, count in left.items() if count)
-    console.out.print(
+    console.result(
         f"{len(found.table):,} of {found.decisions:,} decisions, {found.frauds:,} "
         f"frauds, features {found.spec}, as of {utc_text(until_us)} → {out}"
-        + (f"; left out: {omitted}" if omitted else ""),
-        highlight=False,
-        soft_wrap=True,
+        + (f"; left out: {omitted}" if omitted else "")
     )
 
 
@@ -576,7 +572,7 @@ def export(
         }
         console.print_json(report)
     else:
-        console.out.print(f"{decision} of {release} → {target}", highlight=False)
+        console.result(f"{decision} of {release} → {target}")
     if found.evidence.problems:
         raise typer.Exit(1)
 
@@ -619,4 +615,4 @@ def retain(
     if as_json:
         console.print_json({"removed": int(count)})
     else:
-        console.out.print(f"removed {int(count):,} decisions", highlight=False)
+        console.result(f"removed {int(count):,} decisions")

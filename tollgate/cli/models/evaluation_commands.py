@@ -184,7 +184,7 @@ def load(
         if not as_json:
             counts = "applied {applied:,}, had already {duplicate:,}, too late {late:,}"
             text = f"store: {counts.format_map(stored)}"
-            console.out.print(text, highlight=False)
+            console.result(text)
     place = folder or default_folder(chosen)
     chain = _chain(place, anchor, product=chosen.product)
     if chain is None:
@@ -204,7 +204,7 @@ def load(
         console.print_json(report)
         return
     text = f"{rows:,} of {len(labels):,} labels are new and of people it knows"
-    console.out.print(f"journal: {text}", highlight=False)
+    console.result(f"journal: {text}")
     _print(accuracies)
 
 

@@ -91,14 +91,14 @@ def _print_comparison(found: Comparison) -> None:
             table.add_row(one.feature, one.what, one.kind, "; ".join(one.details))
         console.out.print(table)
     for text in found.state:
-        console.out.print(f"state of {text}", highlight=False)
+        console.result(f"state of {text}")
     if not found.same_state:
         verdict = "another state: materialize it under its own keys first"
     elif found.same_vector:
         verdict = "the same vector from the same state: models fit both"
     else:
         verdict = "compatible: the same state, so one read of the store serves both"
-    console.out.print(verdict, highlight=False)
+    console.result(verdict)
 
 
 def build(
@@ -214,9 +214,8 @@ def replay(
     if as_json:
         console.print_json({"vectors": rows, "differing": differing})
     else:
-        console.out.print(
-            f"{rows:,} vectors read online, {differing:,} differ from offline",
-            highlight=False,
+        console.result(
+            f"{rows:,} vectors read online, {differing:,} differ from offline"
         )
     if differing or not rows:
         raise typer.Exit(1)

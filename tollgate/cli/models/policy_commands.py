@@ -148,7 +148,7 @@ def diff(
     if as_json:
         console.print_json(found)
     elif not found:
-        console.out.print("the same policy")
+        console.result("the same policy")
     for one in () if as_json else found:
         typer.echo(f"{one.where}: {one.what}: {one.words}")
     if found:
@@ -360,7 +360,7 @@ def _change_report(
 
 
 def _print_change(name: str, size: int, done: str) -> None:
-    console.out.print(f"{name}: {done}; {size:,} now", highlight=False, markup=False)
+    console.result(f"{name}: {done}; {size:,} now")
 
 
 @contextmanager

@@ -356,7 +356,7 @@ def publish(
         report = msgspec.structs.asdict(published) | {"product": chosen.product}
         console.print_json(report)
         return
-    console.out.print(
+    console.result(
         f"published  {published.step} version {published.version}\n"
         + (
             ""
@@ -370,9 +370,7 @@ def publish(
             f"serving    {published.release}, as before"
             if server
             else "serving    no server was notified; it loads what the release names"
-        ),
-        highlight=False,
-        soft_wrap=True,
+        )
     )
 
 

@@ -285,9 +285,7 @@ def _print_next_steps(chosen: Settings, changed: Release) -> None:
     if there is not None:
         verb = "would be on trial" if chosen.require_approval else "on trial"
         share = f", {there.percent:g} % of customers" if there.percent else ""
-        console.out.print(
-            f"{verb} {there.release}, {there.mode}{share}", highlight=False
-        )
+        console.result(f"{verb} {there.release}, {there.mode}{share}")
 
 
 # Format the tables of a challenger report.
@@ -521,10 +519,9 @@ def run(
         console.say("counting decisions; Ctrl-C ends")
         worker.run(stopped, until_idle_s=_IDLE_S if until_idle else None)
     tally = worker.tally
-    console.out.print(
+    console.result(
         f"counted {tally.rows:,} decisions; unreadable {tally.unreadable:,}, retries "
-        f"{tally.retries:,}, ended {len(tally.ended)}",
-        highlight=False,
+        f"{tally.retries:,}, ended {len(tally.ended)}"
     )
 
 

@@ -225,7 +225,7 @@ def key(
     """Generate a caller's API key, add it to the file, and print it once."""
     from tollgate.gateway.keys import add_key
 
-    console.out.print(add_key(api_keys, caller), highlight=False, soft_wrap=True)
+    console.result(add_key(api_keys, caller))
 
 
 def certificates(
@@ -258,7 +258,7 @@ def certificates(
         days=days,
     )
     for path in made:
-        console.out.print(str(path), highlight=False, soft_wrap=True)
+        console.result(str(path))
 
 
 def _auth(api_keys: Path | None, client_ca: Path | None) -> Auth:

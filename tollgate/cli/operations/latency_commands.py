@@ -220,15 +220,13 @@ def judge_answers(
     if json:
         console.print_json(result)
     else:
-        console.out.print(
+        console.result(
             f"{len(latency_ms):,} requests of {load.rows} rows at {load.rate_per_s:g} "
             f"per second, {'dry' if load.dry else 'applied'}: p50 "
             f"{result['p50_ms']:.1f} ms, p99 {result['p99_ms']:.1f} ms; "
             f"{in_time:.2f} % "
             f"decided within {promise.within_ms:g} ms, {promise.percent:g} % are "
-            "promised",
-            highlight=False,
-            soft_wrap=True,
+            "promised"
         )
     if in_time < promise.percent:
         console.say("broken: too few were decided in time")
@@ -291,12 +289,11 @@ def print_layers(
     table.add_row("whole", _ms(promise.within_ms), *whole, "")
     console.out.print(table)
     load = found.load
-    console.out.print(
+    console.result(
         f"{len(found.sent.due_s):,} requests of {load.rows} rows at "
         f"{load.rate_per_s:g} per second, {'dry' if load.dry else 'applied'}, "
         f"{found.sender} sender; {in_time:.2f} % decided within "
-        f"{promise.within_ms:g} ms, {promise.percent:g} % are promised",
-        highlight=False,
+        f"{promise.within_ms:g} ms, {promise.percent:g} % are promised"
     )
 
 
@@ -319,7 +316,7 @@ def print_steps(found: Measured) -> None:
         line += f"; {found.others:,} requests of others are in Triton's means"
     if found.lost:
         line += f"; {found.lost:,} batches were not reported"
-    console.out.print(line, highlight=False)
+    console.result(line)
 
 
 def _mean_and_percentiles(values: F64) -> tuple[float, float, float]:
@@ -496,7 +493,7 @@ def _tune(
         raise typer.Exit(1)
     if not as_json:
         for path in written:
-            console.out.print(f"written  {path}", highlight=False, soft_wrap=True)
+            console.result(f"written  {path}")
 
 
 def _command_line(
@@ -595,5 +592,5 @@ def _print_result(bench: Bench, tuned: TuningResult, folder: Path) -> None:
             table.add_row(str(point.candidate), *cells)
     console.out.print(table)
     for line in ending(tuned, bench.circumstances()):
-        console.out.print(line, highlight=False, soft_wrap=True)
-    console.out.print(f"all runs    {folder}", highlight=False, soft_wrap=True)
+        console.result(line)
+    console.result(f"all runs    {folder}")

@@ -172,7 +172,7 @@ def render(
         texts = rendered(folder, chosen.product, config_name=chosen.model_config_name)
     for model, text in texts.items():
         if out is None:
-            console.out.print(f"# {model}/{CONFIG_FILE}", highlight=False)
+            console.result(f"# {model}/{CONFIG_FILE}")
             console.result(text)
         else:
             path = out / model / CONFIG_FILE
@@ -219,7 +219,7 @@ def status(
     if as_json:
         console.print_json({"desired": wanted, "replicas": replicas})
     else:
-        console.out.print(f"desired  {wanted}", highlight=False)
+        console.result(f"desired  {wanted}")
         table = Table("replica", "runs", "", "since", box=None)
         for one in replicas:
             for found in one.products:
@@ -490,13 +490,12 @@ def follow(chosen: Settings, folder: Path, release: Release, *, wait_s: float) -
         from tollgate.repository.releases.release_history import name_of
 
         name = name_of(release)
-        console.out.print(
+        console.result(
             f"proposed  {name}\n"
-            f"confirm   tollgate release approve {name}, by somebody else",
-            highlight=False,
+            f"confirm   tollgate release approve {name}, by somebody else"
         )
         return
-    console.out.print(f"desired  {release.name}", highlight=False)
+    console.result(f"desired  {release.name}")
     url = _server_url(chosen)
     if not url:
         console.say(
@@ -515,9 +514,7 @@ def follow(chosen: Settings, folder: Path, release: Release, *, wait_s: float) -
         report=lambda line: console.say(f"{line} …"),
     )
     waited_s = time.monotonic() - started_s
-    console.out.print(
-        f"answers  {release.name}, after {waited_s:.1f} s", highlight=False
-    )
+    console.result(f"answers  {release.name}, after {waited_s:.1f} s")
 
 
 def _server_url(chosen: Settings) -> str:

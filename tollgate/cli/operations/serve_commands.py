@@ -253,4 +253,4 @@ def bundle(
     written = write_bundle(
         out, state=chosen.state_path, repository=served_folder(chosen)
     )
-    console.out.print(str(written), highlight=False)
+    console.result(str(written))

@@ -209,7 +209,7 @@ def _run(consumer: StreamConsumer, source: Source, *, until_idle: bool) -> None:
     console.say("applying events; Ctrl-C ends")
     consumer.run(stopped, until_idle_s=1.0 if until_idle else None)
     source.close()
-    console.out.print(_tally_text(consumer.tally), highlight=False)
+    console.result(_tally_text(consumer.tally))
 
 
 def _tally_text(tally: Tally) -> str:
@@ -501,7 +501,7 @@ def print_drained(drained: Mapping[str, DrainResult]) -> None:
     from tollgate.repair.drain import drain_text
 
     for name, done in drained.items():
-        console.out.print(f"{name}: {drain_text(done)}", highlight=False)
+        console.result(f"{name}: {drain_text(done)}")
 
 
 def drain_once(chosen: Settings, *, rate: float) -> dict[str, DrainResult] | None:

@@ -353,13 +353,12 @@ def _print_ready(embedded: Embedded, chosen: Settings, *, port: int) -> None:
         if problem is None:
             line = f"READY  {product}, release {serving.release}"
         console.result(line)
-    console.out.print(
+    console.result(
         f"grpc     {embedded.grpc_url}\n"
         f"metrics  {embedded.metrics_url}\n"
         f"health   http://{host}:{port}/readyz\n"
         f"logs     {chosen.state_path / 'logs'}\n"
-        f"limits   {limits.text(len(chosen.products)) if limits else 'not measured'}",
-        highlight=False,
+        f"limits   {limits.text(len(chosen.products)) if limits else 'not measured'}"
     )
 
 

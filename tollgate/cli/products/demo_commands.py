@@ -115,12 +115,11 @@ def _print_decisions(history: History, answers: Decisions) -> None:
     console.out.print(_counts(history, answers))
     label = history.label == 1
     usable = ~np.isnan(answers.score)
-    console.out.print(
+    console.result(
         f"AUC {roc_auc(label[usable], answers.score[usable]):.3f}   average precision "
         f"{average_precision(label[usable], answers.score[usable]):.3f}   "
         f"({int(label.sum())} frauds among {len(label):,}; "
-        f"{int((answers.degraded & ~_COLD != 0).sum())} answers degraded)",
-        highlight=False,
+        f"{int((answers.degraded & ~_COLD != 0).sum())} answers degraded)"
     )
     console.out.print(_latency(answers))
 

@@ -368,11 +368,9 @@ def remove(
     with staging(folder) as staged:
         staged.version.mkdir()
         displace(folder, folders, into=staged.version)
-    console.out.print(
+    console.result(
         f"removed: {', '.join(folders)}\n"
-        "not removed: the data of the product in the store and the journal",
-        highlight=False,
-        soft_wrap=True,
+        "not removed: the data of the product in the store and the journal"
     )
 
 
