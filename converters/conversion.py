@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -90,14 +91,7 @@ def convert_file(request: Conversion) -> Converted:
     for argument, named in columns.items():
         if named and not request.label:
             raise ArgumentError(argument, "is judged by labels: name their column")
-    with open_source(
-        request.source,
-        trust_pickle=request.trust_pickle,
-        python=request.python,
-        missing=request.missing,
-        columns=_column_count(request),
-    ) as opened:
-        model = with_names(opened, request.columns, origin=str(request.source))
+    with _opened(request) as model:
         sample = None
         if request.sample is not None:
             sample = _rows(request, request.sample, facts=model.facts)
@@ -138,14 +132,7 @@ def source_answers(request: Conversion) -> tuple[F64, F64]:
     """
     if request.sample is None:
         raise ArgumentError("sample", "names the raw rows to answer, and is missing")
-    with open_source(
-        request.source,
-        trust_pickle=request.trust_pickle,
-        python=request.python,
-        missing=request.missing,
-        columns=_column_count(request),
-    ) as opened:
-        model = with_names(opened, request.columns, origin=str(request.source))
+    with _opened(request) as model:
         sample = _rows(request, request.sample, facts=model.facts)
         if request.purpose.spec is not None:
             model = with_words(str(request.source), model, request.purpose.spec)
@@ -246,6 +233,19 @@ def convert_model(
         sweep=source.sweep,
         unseen=source.unseen,
     )
+
+
+@contextmanager
+def _opened(request: Conversion) -> Iterator[TrainedModel]:
+    """Open the source, with the names of its features where the user gives them."""
+    with open_source(
+        request.source,
+        trust_pickle=request.trust_pickle,
+        python=request.python,
+        missing=request.missing,
+        columns=_column_count(request),
+    ) as opened:
+        yield with_names(opened, request.columns, origin=str(request.source))
 
 
 def _column_count(request: Conversion) -> int | None:

@@ -119,7 +119,7 @@ def _rows(model: TextModel) -> F32:
 
 class LightGbmModel:
     """
-    A trained model in memory.
+    A `TrainedModel` in memory.
 
     Args:
         model: Its Booster, or the classifier that holds it.
@@ -150,7 +150,6 @@ class LightGbmModel:
 
     @property
     def facts(self) -> Facts:
-        """Return the facts about it."""
         classes = max(2, int(header(self._text, "num_class")))
         categories, unplaced = of_lightgbm(
             self._booster.pandas_categorical,
@@ -172,34 +171,22 @@ class LightGbmModel:
         )
 
     def predict(self, rows: Floats) -> F64:
-        """Return the probabilities of rows [N, F] as float64 [N, K]."""
         found = np.asarray(self._booster.predict(rows, num_threads=1))
         return found if found.ndim == 2 else np.stack([1 - found, found], axis=1)
 
     def convert(self, *, wide: bool = False) -> bytes:
-        """Return the model as ONNX."""
         return onnx_from_lightgbm(self._booster, wide=wide)
 
     def explanation(self) -> Explanation:
-        """Return its trees and their covers."""
         facts = self.facts
         return explained(lambda: explain_lightgbm(self._text, facts=facts), facts=facts)
 
     def probes(self, samples: F32 | None) -> Probes:
-        """
-        Return sample rows (generated when None), rows around every split, extremes.
-        """
         if samples is None:
             samples = made_rows(self._trees, columns=self._booster.num_feature())
         return probes(samples, self._trees)
 
     def pruned(self, *, trees: int | None, depth: int | None) -> LightGbmModel:
-        """
-        Return a copy with fewer or shallower trees.
-
-        Raises:
-            ConversionError: See `pruned_text`.
-        """
         text = pruned_text(self._booster, trees=trees, depth=depth)
         smaller = LightGbmModel(lightgbm.Booster(model_str=text))
         smaller._labels, smaller._parameters = self._labels, self._parameters

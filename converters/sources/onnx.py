@@ -30,7 +30,7 @@ _SUM_SLACK = 1e-3  # tolerance for the sum of float32 rows of many classes
 
 class OnnxModel:
     """
-    Use a model as its exporter wrote it.
+    A `TrainedModel` as its exporter wrote it.
 
     Args:
         columns: Number of features, where the file does not say.
@@ -87,7 +87,6 @@ class OnnxModel:
 
     @property
     def facts(self) -> Facts:
-        """Return the facts about it."""
         producer = self._model.producer_name or "unknown"
         return Facts(
             framework="onnx",
@@ -102,7 +101,6 @@ class OnnxModel:
         )
 
     def predict(self, rows: Floats) -> F64:
-        """Return the probabilities of rows [N, F] as float64 [N, K]."""
         single = rows.astype(np.float32, copy=False)
         given = {self._session.get_inputs()[0].name: single}
         answers = [_table(one) for one in self._session.run(None, given)]

@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -37,7 +36,7 @@ _RECORDED = re.compile(rb"_sklearn_version\x94?.{1,3}?(\d+\.\d+\.\d+)", re.DOTAL
 
 class FileModel:
     """
-    Use a model file that a child process reads; a context manager.
+    A `TrainedModel` whose file a child process reads; a context manager.
 
     Args:
         missing: The number that stands for a missing value, where the file does not
@@ -70,45 +69,33 @@ class FileModel:
         )
 
     def __enter__(self) -> FileModel:
-        """Return itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         """Stop the child."""
         self._child.close()
 
     @property
     def facts(self) -> Facts:
-        """Return the facts about it."""
         found = self._ask("facts").facts
         if found is None:
             raise InputError(self._path, "the reading process gave no facts")
         return found
 
     def predict(self, rows: Floats) -> F64:
-        """Return the probabilities of rows [N, F] as float64 [N, K]."""
         found: F64 = self._array(self._ask("predict", rows).first)
         return found
 
     def convert(self, *, wide: bool = False) -> bytes:
-        """Return the model as ONNX."""
         return self._ask("convert wide" if wide else "convert").model
 
     def explanation(self) -> Explanation:
-        """
-        Return its trees and their covers, its coefficients, or why there are none.
-        """
         return decode_explanation(self._ask("explain").model, source=self._path)
 
     def probes(self, samples: F32 | None) -> Probes:
-        """
-        Return sample rows (generated when None), rows around every split, extremes.
-        """
         reply = self._ask("probes", samples)
         return Probes(rows=self._array(reply.first), kind=self._array(reply.second))
 
@@ -171,7 +158,7 @@ _PACKAGES = {"sklearn": "scikit-learn", "xgboost": "xgboost-cpu"}
 
 class EnvironmentModel:
     """
-    Use a model that another Python reads; a context manager.
+    A `TrainedModel` that another Python reads; a context manager.
 
     Args:
         python: The interpreter of the environment that trained it.
@@ -236,23 +223,16 @@ class EnvironmentModel:
         )
 
     def __enter__(self) -> EnvironmentModel:
-        """Return itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Stop both processes."""
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
         """Stop both processes and remove the transferred data."""
         self._child.close()
         if self._converter is not None:
-            self._converter.__exit__(None, None, None)
+            self._converter.close()
         self._folder.cleanup()
 
     @property
@@ -269,19 +249,12 @@ class EnvironmentModel:
         return answer
 
     def convert(self, *, wide: bool = False) -> bytes:
-        """Return it as ONNX."""
         return self._built.convert(wide=wide)
 
     def explanation(self) -> Explanation:
-        """
-        Return its trees and their covers, its coefficients, or why there are none.
-        """
         return self._built.explanation()
 
     def probes(self, samples: F32 | None) -> Probes:
-        """
-        Return sample rows (generated when None), rows around every split, extremes.
-        """
         return self._built.probes(samples)
 
     def pruned(self, *, trees: int | None, depth: int | None) -> EnvironmentModel:

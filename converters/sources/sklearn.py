@@ -42,7 +42,7 @@ from tollgate.explanation import Explanation
 
 class SklearnModel:
     """
-    A fitted classifier in memory.
+    A `TrainedModel` of a fitted classifier in memory.
 
     Args:
         estimator: The classifier, or a pipeline that ends in one.
@@ -67,7 +67,6 @@ class SklearnModel:
 
     @property
     def facts(self) -> Facts:
-        """Return the facts about it."""
         names = self._names
         return Facts(
             framework="scikit-learn",
@@ -112,17 +111,10 @@ class SklearnModel:
         return found
 
     def pruned(self, *, trees: int | None, depth: int | None) -> SklearnModel:
-        """
-        Return a copy with fewer or shallower trees.
-
-        Raises:
-            ConversionError: See `pruned_estimator`.
-        """
         smaller = pruned_estimator(self._estimator, trees=trees, depth=depth)
         return SklearnModel(smaller, written_by=self._written_by)
 
     def explanation(self) -> Explanation:
-        """Return its trees and their covers, or its coefficients."""
         facts = self.facts
         given = EstimatorRows(self._coded, self._names).table
         return explained(

@@ -141,7 +141,7 @@ def _rows(model: FileModel) -> F32:
 
 class XGBoostModel:
     """
-    A classifier in memory, or its trees alone.
+    A `TrainedModel` of a classifier in memory, or of its trees alone.
 
     Args:
         model: Classifier or booster.
@@ -167,7 +167,6 @@ class XGBoostModel:
 
     @property
     def facts(self) -> Facts:
-        """Return the facts about it."""
         learner = json.loads(self._served.save_config())["learner"]
         classes = max(2, int(learner["learner_model_param"]["num_class"]))
         labels: tuple[int | str, ...] = tuple(range(classes))
@@ -194,7 +193,6 @@ class XGBoostModel:
         )
 
     def predict(self, rows: Floats) -> F64:
-        """Return the probabilities of rows [N, F] as float64 [N, K]."""
         if isinstance(self._model, XGBClassifier) and self._own_missing():
             return np.asarray(self._model.predict_proba(rows), dtype=np.float64)
         margin = np.asarray(
@@ -228,7 +226,6 @@ class XGBoostModel:
         return cast_first(found) if wide else found
 
     def explanation(self) -> Explanation:
-        """Return its trees and their covers."""
         facts = self.facts
         return explained(
             lambda: explain_xgboost(self._served, facts=facts, missing=self._missing),
@@ -236,20 +233,11 @@ class XGBoostModel:
         )
 
     def probes(self, samples: F32 | None) -> Probes:
-        """
-        Return sample rows (generated when None), rows around every split, extremes.
-        """
         if samples is None:
             samples = made_rows(self._trees, columns=self._served.num_features())
         return probes(samples, self._trees)
 
     def pruned(self, *, trees: int | None, depth: int | None) -> XGBoostModel:
-        """
-        Return a copy with fewer or shallower trees.
-
-        Raises:
-            ConversionError: See `pruned_booster`.
-        """
         booster = pruned_booster(self._served, trees=trees, depth=depth)
         if isinstance(self._model, Booster):
             booster.feature_names = self._model.feature_names

@@ -7,7 +7,7 @@ import struct
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any
 
 import grpc
@@ -459,12 +459,7 @@ class TestServer:
         self._start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop()
 
     def _start(self) -> None:

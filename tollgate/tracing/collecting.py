@@ -15,7 +15,6 @@ import os
 import platform
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import tollgate
@@ -97,12 +96,7 @@ class SpanCollector:
             log.warning("the collector takes spans again")
         self._answers = not problem
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._worker.stop(_STOP_S)
         self._exporter.close()
         if self._worker.stop(_STOP_S):

@@ -15,7 +15,6 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 from google.protobuf import json_format
@@ -194,12 +193,7 @@ class Override:
                     ) from error
                 time.sleep(_AGAIN_S)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._stack, _undisturbed():
             self._put_back()
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Protocol
 
 import tollgate_client
@@ -209,12 +208,7 @@ class CallSpan:
     def __enter__(self) -> CallSpan:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # The text of an error may contain values of the request.
         if kind is not None and not issubclass(kind, InvalidRequest):
             self.span.set_attribute("error.type", kind.__name__)
