@@ -31,7 +31,7 @@ from tollgate.audit.chain.links import Link
 from tollgate.cli.app import app
 from tollgate.features.spec.spec_document import RawSpec
 from tollgate.features.windows.entity_entries import ENTRY, HEADER, VALUE_VERSION
-from tollgate.observability.metrics_table import metrics
+from tollgate.metrics import metrics
 from tollgate.policy.policy_document import RawPolicy
 from tollgate.repository.releases.release_file import Release
 from tollgate.repository.releases.release_history import Entry

@@ -14,8 +14,8 @@ import pytest
 import yaml
 from chart_table import table, table_in
 
+from tollgate.metrics import metrics
 from tollgate.observability.alerts import rule_files
-from tollgate.observability.metrics_table import metrics
 
 SCHEMA = json.loads((chart.CHART / "values.schema.json").read_text())
 BASE = chart.rendered(chart.values_of(chart.BASE))[0]

@@ -17,7 +17,7 @@ from tests.support.helm.rendered_chart import (
     selected,
 )
 from tollgate.journal.journal_spool import MOST_BYTES as JOURNAL_SPOOL_BYTES
-from tollgate.observability.metrics_table import CUSTOM
+from tollgate.metrics import CUSTOM
 from tollgate.repair.event_spool import MOST_BYTES as SPOOL_BYTES
 from tollgate.server.processes.environment import SHM_NEEDED_BYTES
 from tollgate.server.triton.launcher import DRAIN_S

@@ -53,6 +53,7 @@ from tollgate.challenger.trials import (
 )
 from tollgate.errors import InputError, JournalError, TollgateError
 from tollgate.journal.decision_record import Records, decode_chunk
+from tollgate.metrics import family
 from tollgate.repository.gate_limits import Gates, read_gates
 from tollgate.repository.releases.activation import activate, recompose_release
 from tollgate.repository.releases.release_history import find_release
@@ -62,7 +63,7 @@ from tollgate.schema import Decision
 from tollgate.worker import run_until_idle
 
 if TYPE_CHECKING:
-    from prometheus_client.core import GaugeMetricFamily, Metric
+    from prometheus_client.core import Metric
 
 
 # End a trial whose gate is broken.
@@ -466,9 +467,6 @@ class TrialWorker:
         self._problem = problem
 
 
-_TRIAL = ("product", "challenger", "mode")
-
-
 # Export the metrics of the worker at each scrape.
 
 
@@ -498,20 +496,16 @@ class TrialMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """Yield metric families, as prometheus_client requires."""
-        from prometheus_client.core import CounterMetricFamily
-
         tally = self._tally()
-        for name, text, number in (
-            ("taken", "Decisions read", tally.rows),
-            ("unreadable", "Entries that are no chunk", tally.unreadable),
-            ("retries", "Times that something was away", tally.retries),
-            ("ended", "Trials that a gate ended", len(tally.ended)),
+        for name, number in (
+            ("taken", tally.rows),
+            ("unreadable", tally.unreadable),
+            ("retries", tally.retries),
+            ("ended", len(tally.ended)),
         ):
-            counter = CounterMetricFamily(
-                f"tollgate_trial_{name}", text, labels=["product"]
-            )
-            counter.add_metric([self._product], number)
-            yield counter
+            counted = family(f"tollgate_trial_{name}_total")
+            counted.add_metric([self._product], number)
+            yield counted
         found = [
             ([one.trial.product, one.trial.challenger, one.trial.mode], one.groups)
             for one in self._trials()
@@ -522,8 +516,8 @@ class TrialMetrics:
 
 
 def _pairs(groups: list[tuple[list[str], Group]]) -> Iterator[Metric]:
-    rows = _gauge("pairs", "Rows decided by both", _TRIAL)
-    flips = _gauge("flips", "Of them decided differently", _TRIAL)
+    rows = family("tollgate_trial_pairs")
+    flips = family("tollgate_trial_flips")
     for named, group in groups:
         pairs = group.pairs
         same = sum(pairs.matrix[level * (LEVELS + 1)] for level in range(LEVELS))
@@ -534,11 +528,10 @@ def _pairs(groups: list[tuple[list[str], Group]]) -> Iterator[Metric]:
 
 
 def _arms(groups: list[tuple[list[str], Group]]) -> Iterator[Metric]:
-    labels = (*_TRIAL, "arm")
-    rows = _gauge("rows", "Rows counted", labels)
-    decisions = _gauge("decisions", "Rows by outcome", (*labels, "outcome"))
-    mean = _gauge("score_mean", "Mean score", labels)
-    errors = _gauge("errors", "Rows without a usable score", labels)
+    rows = family("tollgate_trial_rows")
+    decisions = family("tollgate_trial_decisions")
+    mean = family("tollgate_trial_score_mean")
+    errors = family("tollgate_trial_errors")
     for named, group in groups:
         arms: dict[str, Arm] = {
             "champion": group.champion,
@@ -557,9 +550,3 @@ def _arms(groups: list[tuple[list[str], Group]]) -> Iterator[Metric]:
     yield decisions
     yield mean
     yield errors
-
-
-def _gauge(name: str, text: str, labels: tuple[str, ...]) -> GaugeMetricFamily:
-    from prometheus_client.core import GaugeMetricFamily
-
-    return GaugeMetricFamily(f"tollgate_trial_{name}", text, labels=labels)

@@ -17,6 +17,7 @@ import msgspec
 
 from tollgate.errors import InputError, os_errors
 from tollgate.gateway.template import Limits
+from tollgate.metrics import counter, gauge, histogram
 from tollgate.steps.decision_metrics import STEP_BUCKETS_S
 
 # Read the request log of nginx as it grows, and keep the file small.
@@ -155,30 +156,16 @@ class GatewayMetrics:
     """
 
     def __init__(self, path: Path, *, limits: Limits | None = None) -> None:
-        from prometheus_client import CollectorRegistry, Histogram
-        from prometheus_client import Counter as CounterMetric
+        from prometheus_client import CollectorRegistry
 
-        self.registry = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
         self._log = RequestsLog(path)
         self._callers: set[str] = set()
-        self._requests = CounterMetric(
-            "tollgate_gateway_requests",
-            "Requests by kind, outcome, caller and gRPC status",
-            ("asked", "outcome", "caller", "status"),
-            registry=self.registry,
+        self._requests = counter("tollgate_gateway_requests_total", registry)
+        self._seconds = histogram(
+            "tollgate_gateway_request_seconds", registry, buckets=STEP_BUCKETS_S
         )
-        self._seconds = Histogram(
-            "tollgate_gateway_request_seconds",
-            "Time from the first byte of a request to the last byte of its response",
-            ("asked", "outcome"),
-            buckets=STEP_BUCKETS_S,
-            registry=self.registry,
-        )
-        self._unreadable = CounterMetric(
-            "tollgate_gateway_unreadable_lines",
-            "Lines of nginx's log that cannot be read",
-            registry=self.registry,
-        )
+        self._unreadable = counter("tollgate_gateway_unreadable_lines_total", registry)
         if limits is not None:
             self._export_limits(limits)
 
@@ -235,20 +222,9 @@ class GatewayMetrics:
         return name
 
     def _export_limits(self, limits: Limits) -> None:
-        from prometheus_client import Gauge
-
-        self._under_way = Gauge(
-            "tollgate_gateway_in_flight_limit",
-            "Decisions that may be in flight at once",
-            ("of",),
-            registry=self.registry,
-        )
+        self._under_way = gauge("tollgate_gateway_in_flight_limit", self.registry)
         self._bound(limits.in_flight, limits.caller_in_flight, limits.bulk_in_flight)
-        rate = Gauge(
-            "tollgate_gateway_caller_rate_limit",
-            "Requests a second that a caller may make",
-            registry=self.registry,
-        )
+        rate = gauge("tollgate_gateway_caller_rate_limit", self.registry)
         rate.set(limits.rate)
 
     def read_bounds(self, path: Path) -> None:

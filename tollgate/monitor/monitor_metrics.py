@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tollgate.errors import InputError, os_errors
+from tollgate.metrics import ROWS, family
 from tollgate.monitor.accuracy import LEVELS, DailyAccuracy
 from tollgate.monitor.decision_windows import ReleaseWindows, Window
 from tollgate.monitor.journal_monitor import ProductMonitor
@@ -16,36 +17,12 @@ from tollgate.repository.atomic import replace_file
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
-    from prometheus_client.core import GaugeMetricFamily
+
+    from tollgate.metrics import Family
 
 Sample = tuple[str, dict[str, str], float]
 
 PREFIX = "tollgate_monitor_"
-# Help texts, by metric name without the prefix.
-MEANINGS = {
-    "drift": "1 when the newest judged window drifted in this column",
-    "psi": "Population stability index of the newest window against training",
-    "ks": "Largest distance of the distribution functions in the newest window",
-    "shift_sigmas": "By how many standard deviations the newest window moved, signed",
-    "missing_share": "Share of rows without a value in the newest window",
-    "judged_windows": "Windows that were judged",
-    "troubled_windows": "Windows not judged: too many rows were degraded",
-    "drifted_windows": "Judged windows that drifted",
-    "decisions": "Decisions that were read",
-    "decision_share": "Share of a decision in the newest window of decisions",
-    "confidence": "Mean of the largest probability, newest window of decisions",
-    "unsure_share": "Share of rows with no probability above 0.8, likewise",
-    "degraded_share": "Share of rows with a degraded bit, likewise",
-    "labelled_decisions": "Decisions old enough whose label came in time",
-    "frauds": "Labelled decisions that were fraud",
-    "precision": "Share of the flagged that were fraud",
-    "recall": "Share of the frauds that were flagged",
-    "labels_in_time_share": "Share of the labels that come within the label lag",
-    "unread_segments": "Sealed segments that cannot be read",
-    "last_decision_timestamp_seconds": "Newest decision that was read",
-    "last_look_timestamp_seconds": "When the journal was read last",
-    "look_seconds": "How long reading the journal took",
-}
 
 
 class MonitorMetrics:
@@ -60,7 +37,7 @@ class MonitorMetrics:
         from prometheus_client import CollectorRegistry
 
         self._monitors = monitors
-        self._families: list[GaugeMetricFamily] = []
+        self._families: list[Family] = []
         self.registry: CollectorRegistry = CollectorRegistry()
         self.registry.register(self)
 
@@ -69,7 +46,7 @@ class MonitorMetrics:
         samples = [one for monitor in self._monitors for one in samples_of(monitor)]
         self._families = _families(samples)
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[Family]:
         """Return the metric families to a scrape."""
         return list(self._families)
 
@@ -86,18 +63,17 @@ class MonitorMetrics:
             replace_file(path, generate_latest(self.registry))
 
 
-def _families(samples: Iterable[Sample]) -> list[GaugeMetricFamily]:
-    from prometheus_client.core import GaugeMetricFamily
-
-    found: dict[str, GaugeMetricFamily] = {}
+def _families(
+    samples: Iterable[Sample],
+) -> list[Family]:
+    found: dict[str, Family] = {}
     for name, labels, value in samples:
         if math.isnan(value):
             continue
         if name not in found:
-            found[name] = GaugeMetricFamily(
-                PREFIX + name, MEANINGS[name], labels=list(labels)
-            )
-        found[name].add_metric(list(labels.values()), value)
+            found[name] = family(PREFIX + name)
+        ordered = [labels[label] for label in ROWS[PREFIX + name].labels]
+        found[name].add_metric(ordered, value)
     return list(found.values())
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from tollgate.errors import ArgumentError
-from tollgate.observability.metrics_table import metrics
+from tollgate.metrics import metrics
 
 # Label of series that Prometheus scrapes with the configuration in docs/metrics.md.
 DEFAULT: Mapping[str, str] = {"job": "tollgate"}

@@ -12,21 +12,15 @@ from pathlib import Path
 import msgspec
 from prometheus_client import (
     CollectorRegistry,
-    Counter,
-    Gauge,
     GCCollector,
-    Histogram,
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    Metric,
-)
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from tollgate.errors import TollgateError
+from tollgate.metrics import counter, family, gauge, histogram
 from tollgate.repository.models.artifact_file import decode_training
 from tollgate.repository.releases.release_file import read_release
 from tollgate.schema import ARTIFACT_FILE
@@ -164,16 +158,8 @@ class SupervisorCollector(Collector):
         ]
 
     def _releases(self) -> Iterator[Metric]:
-        info = GaugeMetricFamily(
-            "tollgate_release_info",
-            "1 for each version of a release that answers or is on trial",
-            labels=["product", "release", "role", "model", "version"],
-        )
-        share = GaugeMetricFamily(
-            "tollgate_release_percent",
-            "Share of the customers that a release answers",
-            labels=["product", "release", "role"],
-        )
+        info = family("tollgate_release_info")
+        share = family("tollgate_release_percent")
         for one in self._reported:
             named = [one.product, one.release, one.role]
             for model, version in one.versions.items():
@@ -189,17 +175,8 @@ class SupervisorCollector(Collector):
         yield share
 
     def _scores(self) -> Iterator[Metric]:
-        labels = ["product", "release"]
-        mean = GaugeMetricFamily(
-            "tollgate_score_trained_log_odds",
-            "Mean of the scores' log-odds in training, 13.8155 added",
-            labels=labels,
-        )
-        deviation = GaugeMetricFamily(
-            "tollgate_score_trained_deviation",
-            "Standard deviation of the scores' log-odds in training",
-            labels=labels,
-        )
+        mean = family("tollgate_score_trained_log_odds")
+        deviation = family("tollgate_score_trained_deviation")
         for one in self._reported:
             found = self._score_of(one.versions)
             if found is not None:
@@ -209,22 +186,9 @@ class SupervisorCollector(Collector):
         yield deviation
 
     def _resources(self) -> Iterator[Metric]:
-        labels = ["process", "product", "instance"]
-        cpu = CounterMetricFamily(
-            "tollgate_process_cpu_seconds",
-            "Processor time of a process that serves",
-            labels=labels,
-        )
-        resident = GaugeMetricFamily(
-            "tollgate_process_resident_bytes",
-            "Resident memory of a process that serves",
-            labels=labels,
-        )
-        threads = GaugeMetricFamily(
-            "tollgate_process_threads",
-            "Threads of a process that serves",
-            labels=labels,
-        )
+        cpu = family("tollgate_process_cpu_seconds_total")
+        resident = family("tollgate_process_resident_bytes")
+        threads = family("tollgate_process_threads")
         for one in self._processes:
             named = [one.process, one.product, one.instance]
             cpu.add_metric(named, one.cpu_s)
@@ -304,60 +268,22 @@ class SupervisorMetrics:
         self._collector = SupervisorCollector(repository)
         registry.register(self._collector)
         registry.register(LoopCollector())
-        capacity = Gauge(
-            "tollgate_capacity_decisions_per_second",
-            "Decisions a second that this server handled when measured; 0 if unknown",
-            registry=registry,
-        )
+        capacity = gauge("tollgate_capacity_decisions_per_second", registry)
         capacity.set(capacity_per_s)
-        self._faults = Counter(
-            "tollgate_faults",
-            "Faults of a process, a step or a product",
-            ["product", "part", "mended"],
-            registry=registry,
-        )
-        self._repair_s = Histogram(
+        self._faults = counter("tollgate_faults_total", registry)
+        self._repair_s = histogram(
             "tollgate_mend_seconds",
-            "Time from the detection of a fault to its repair",
-            ["product", "part"],
+            registry,
             buckets=(0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 10.0, 30.0),
-            registry=registry,
         )
-        self.probe_s = Histogram(
-            "tollgate_probe_seconds",
-            "Time of a decision on a synthetic purchase, requested every second",
-            ["product"],
-            buckets=_PROBE_BUCKETS,
-            registry=registry,
+        self.probe_s = histogram(
+            "tollgate_probe_seconds", registry, buckets=_PROBE_BUCKETS
         )
-        self._ready = Gauge(
-            "tollgate_ready",
-            "Whether the product decided within the last seconds",
-            ["product", "release"],
-            registry=registry,
-        )
-        self._stub_bytes = Gauge(
-            "tollgate_step_resident_bytes",
-            "Resident memory of a Python step",
-            ["product", "model", "version", "instance"],
-            registry=registry,
-        )
-        self._stub_age_s = Gauge(
-            "tollgate_step_age_seconds",
-            "Seconds since the start of a Python step",
-            ["product", "model", "version", "instance"],
-            registry=registry,
-        )
-        self._recycled = Gauge(
-            "tollgate_steps_recycled",
-            "Working Python steps restarted because of age or size",
-            registry=registry,
-        )
-        started = Gauge(
-            "tollgate_supervisor_start_time_seconds",
-            "Start time of the supervisor, seconds since the epoch",
-            registry=registry,
-        )
+        self._ready = gauge("tollgate_ready", registry)
+        self._stub_bytes = gauge("tollgate_step_resident_bytes", registry)
+        self._stub_age_s = gauge("tollgate_step_age_seconds", registry)
+        self._recycled = gauge("tollgate_steps_recycled", registry)
+        started = gauge("tollgate_supervisor_start_time_seconds", registry)
         started.set(time.time())
 
     def fault(self, fault: Fault) -> None:

@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tollgate.cli.app import app
+from tollgate.metrics import metrics
 from tollgate.observability.alerts import (
     FAILED,
     LATE,
@@ -21,7 +22,6 @@ from tollgate.observability.alerts import (
     rule_files,
 )
 from tollgate.observability.metric_selection import restrict
-from tollgate.observability.metrics_table import metrics
 from tollgate.worker import STUCK_FAILURES
 
 HOUSE = Path(__file__).parents[3]

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from tollgate.cli.app import app
 from tollgate.gateway.template import TEMPLATE
+from tollgate.metrics import series_names
 from tollgate.observability.dashboards import (
     BOARDS,
     FOLDER,
@@ -21,7 +22,6 @@ from tollgate.observability.dashboards import (
     dashboard_files,
     expr_of,
 )
-from tollgate.observability.metrics_table import series_names
 
 COMMITTED = FOLDER
 CHART_FILES = Path(__file__).parents[3] / "helm" / "tollgate" / "files"

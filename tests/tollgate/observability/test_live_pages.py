@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tollgate.observability.metrics_table import PAGES, MetricRow
+from tollgate.metrics import PAGES, MetricRow
 from tollgate.testing.supervised import Supervised
 from tollgate.testing.supervised import supervised as supervised_up
 from tollgate_client.client import Client

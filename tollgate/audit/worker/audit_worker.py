@@ -30,6 +30,7 @@ from tollgate.audit.worker.sealing import Sealer, missing_in
 from tollgate.errors import JournalError, StoreError, TollgateError
 from tollgate.journal.decision_record import Records, decode_chunk
 from tollgate.journal.stream_entries import decode_end
+from tollgate.metrics import counter, gauge, histogram
 from tollgate.worker import run_until_idle
 
 if TYPE_CHECKING:
@@ -229,33 +230,25 @@ class WorkerMetrics:
     """Metrics of one worker, in a separate registry."""
 
     def __init__(self, product: str) -> None:
-        from prometheus_client import CollectorRegistry, Histogram
+        from prometheus_client import CollectorRegistry
 
-        self.registry = CollectorRegistry()
-        self._product = product
-        self._records = self._counter("sealed_records", "Decisions that were sealed")
-        self._segments = self._counter("segments", "Segments that were sealed")
-        self._doubled = self._counter(
-            "doubled_records", "Decisions that came again, and were left out"
-        )
-        self.dead_letters = self._counter(
-            "dead_letters", "Entries of the stream that are no record"
-        )
-        self.retries = self._counter(
-            "retries", "Times that Redis or the disk were tried again"
-        )
-        self._lost = self._gauge(
-            "lost_records", "Decisions with a number that never came, in the chain"
-        )
-        self._last_sealed = self._gauge(
-            "last_sealed_timestamp_seconds", "When decisions were sealed last"
-        )
-        self._lag_s = Histogram(
-            "tollgate_journal_sealed_lag_seconds",
-            "Age of the oldest decision of a chunk when it was sealed",
-            ("product",),
-            buckets=LAG_BUCKETS_S,
-            registry=self.registry,
+        self.registry = registry = CollectorRegistry()
+
+        def own_counter(name: str) -> Counter:
+            return counter(f"tollgate_journal_{name}", registry).labels(product)
+
+        def own_gauge(name: str) -> Gauge:
+            return gauge(f"tollgate_journal_{name}", registry).labels(product)
+
+        self._records = own_counter("sealed_records_total")
+        self._segments = own_counter("segments_total")
+        self._doubled = own_counter("doubled_records_total")
+        self.dead_letters = own_counter("dead_letters_total")
+        self.retries = own_counter("retries_total")
+        self._lost = own_gauge("lost_records")
+        self._last_sealed = own_gauge("last_sealed_timestamp_seconds")
+        self._lag_s = histogram(
+            "tollgate_journal_sealed_lag_seconds", registry, buckets=LAG_BUCKETS_S
         ).labels(product)
 
     def known(self, links: Sequence[Link]) -> None:
@@ -288,20 +281,6 @@ class WorkerMetrics:
         self._segments.inc(sum(link.kind == "segment" for link in new))
         self._doubled.inc(doubled)
         self.known(chain)
-
-    def _counter(self, name: str, text: str) -> Counter:
-        from prometheus_client import Counter
-
-        full = f"tollgate_journal_{name}"
-        metric = Counter(full, text, ("product",), registry=self.registry)
-        return metric.labels(self._product)
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        from prometheus_client import Gauge
-
-        full = f"tollgate_journal_{name}"
-        metric = Gauge(full, text, ("product",), registry=self.registry)
-        return metric.labels(self._product)
 
 
 class SealFollowUp:

@@ -33,8 +33,8 @@ def metrics(
     as_json: Json = False,
 ) -> None:
     """List all metrics by page: name, kind, unit, labels, meaning."""
-    from tollgate.observability.metrics_table import metrics as every
-    from tollgate.observability.metrics_table import tables_text
+    from tollgate.metrics import metrics as every
+    from tollgate.metrics import tables_text
 
     if as_json:
         console.print_json([{"page": one.page, "metric": one.row} for one in every()])

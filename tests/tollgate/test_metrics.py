@@ -20,7 +20,7 @@ from tollgate.challenger.decision_counts import ALL, Arm, Group, Pairs
 from tollgate.challenger.trials import Trial, TrialState
 from tollgate.gateway.gateway_metrics import GatewayMetrics
 from tollgate.gateway.template import Limits
-from tollgate.observability.metrics_table import (
+from tollgate.metrics import (
     CUSTOM,
     PAGES,
     Page,
@@ -31,7 +31,7 @@ from tollgate.observability.metrics_table import (
 from tollgate.stream.consumer import StreamMetrics
 from tollgate.worker import LoopCollector
 
-PAPER = Path(__file__).parents[3] / "docs" / "metrics.md"
+PAPER = Path(__file__).parents[2] / "docs" / "metrics.md"
 
 
 def trial() -> TrialState:

@@ -1,12 +1,18 @@
-"""Read the table of metrics in metrics.yaml, the source of docs/metrics.md."""
+"""Export metrics by the table in metrics.yaml, the source of docs/metrics.md."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    Family = CounterMetricFamily | GaugeMetricFamily
 
 Kind = Literal["counter", "gauge", "histogram"]
 Page = Literal[
@@ -83,6 +89,44 @@ def metrics() -> Iterator[Metric]:
     for page, (_, rows) in PAGES.items():
         for row in rows:
             yield Metric(page, row)
+
+
+ROWS = {one.row.name: one.row for one in metrics()}
+
+
+def counter(name: str, registry: CollectorRegistry) -> Counter:
+    """Make a counter of the table that a registry exports."""
+    from prometheus_client import Counter
+
+    row = ROWS[name]
+    return Counter(name, row.text, row.labels, registry=registry)
+
+
+def gauge(name: str, registry: CollectorRegistry) -> Gauge:
+    """Make a gauge of the table that a registry exports."""
+    from prometheus_client import Gauge
+
+    row = ROWS[name]
+    return Gauge(name, row.text, row.labels, registry=registry)
+
+
+def histogram(
+    name: str, registry: CollectorRegistry, *, buckets: Sequence[float]
+) -> Histogram:
+    """Make a histogram of the table that a registry exports."""
+    from prometheus_client import Histogram
+
+    row = ROWS[name]
+    return Histogram(name, row.text, row.labels, registry=registry, buckets=buckets)
+
+
+def family(name: str) -> Family:
+    """Make a metric of the table without values, for a collector to fill."""
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    row = ROWS[name]
+    kind = CounterMetricFamily if row.kind == "counter" else GaugeMetricFamily
+    return kind(name, row.text, labels=row.labels)
 
 
 def series_names() -> set[str]:
