@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.features.spec.feature_spec import FIELD_KINDS, FeatureSpec
-from tollgate.history.purchases import History
+from tollgate.history import History
 from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
 
 if TYPE_CHECKING:

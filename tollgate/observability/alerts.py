@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +13,7 @@ from tollgate.observability.metric_selection import DEFAULT, matchers, restrict
 from tollgate.repository.product_models import read_product
 from tollgate.repository.slo import SLO_FILE, Slo, read_slo
 from tollgate.steps.decision_metrics import STEP_BUCKETS_S
+from tollgate.templating import render
 
 # Describe Prometheus rules, with the fields that we use.
 
@@ -52,10 +54,11 @@ ALERTS = msgspec.yaml.decode(
 )  # common to all products
 
 RUNBOOKS = "docs/runbooks"
-_HEAD = "# Written by `tollgate alerts`; change {source} and write it again.\n"
+_TEMPLATE = "tollgate/observability/templates/rules.yaml.j2"
+_HEAD = "Written by `tollgate alerts`; change {source} and write it again."
 _DEFAULT_HEAD = (
-    "# Written by `tollgate alerts` from defaults: {product} has no slo.yaml. "
-    "Add {source} to set others.\n"
+    "Written by `tollgate alerts` from defaults: {product} has no slo.yaml. "
+    "Add {source} to set others."
 )
 _COMMON_SOURCE = "tollgate/observability/alerts.yaml"
 
@@ -80,73 +83,27 @@ def rule_files(
     Raises:
         RepositoryError: A product cannot be read, or its slo.yaml has a wrong value.
     """
-    writing = _RuleWriter(runbooks, select)
-    files = {"tollgate.yaml": writing.text("tollgate", [], list(ALERTS))}
+    shared = {
+        "restrict": partial(restrict, of=matchers(select)),
+        "runbooks": runbooks,
+        "select": select,
+    }
     head = _HEAD.format(source=_COMMON_SOURCE)
-    files = {name: head + text for name, text in files.items()}
+    rules = {"head": head, "name": "tollgate", "records": (), "alerts": ALERTS}
+    files = {"tollgate.yaml": render(_TEMPLATE, shared | rules)}
     for product in products:
         slo = read_slo(repository, product=product)
         steps = tuple(read_product(repository, product).steps)
-        text = writing.text(
-            f"tollgate-{product}",
-            records(product, slo),
-            alerts(product, slo, steps=steps),
-        )
         source = f"{product}/{SLO_FILE}"
         template = _HEAD if (repository / source).exists() else _DEFAULT_HEAD
-        head = template.format(product=product, source=source)
-        files[f"slo-{product}.yaml"] = head + text
+        rules = {
+            "head": template.format(product=product, source=source),
+            "name": f"tollgate-{product}",
+            "records": records(product, slo),
+            "alerts": alerts(product, slo, steps=steps),
+        }
+        files[f"slo-{product}.yaml"] = render(_TEMPLATE, shared | rules)
     return files
-
-
-def all_alerts(repository: Path, *, product: str) -> list[Alert]:
-    """List the alerts of a product, including those of all products."""
-    slo = read_slo(repository, product=product)
-    steps = tuple(read_product(repository, product).steps)
-    return [*alerts(product, slo, steps=steps), *ALERTS]
-
-
-class _RuleWriter:
-    """Writes rules as YAML."""
-
-    def __init__(self, runbooks: str, select: Mapping[str, str]) -> None:
-        self._runbooks = runbooks
-        self._select = select
-
-    def text(self, name: str, records: list[Record], alerts: list[Alert]) -> str:
-        """Write a file with one group."""
-        # Prometheus evaluates the rules of one group in order, so alerts see the series
-        # recorded in the same run.
-        lines = ["groups:", f"  - name: {name}", "    rules:"]
-        for record in records:
-            lines += [f"      - record: {record.name}", self._expr(record.expr)]
-            lines += self._labels(record.labels)
-        for alert in alerts:
-            labels = {"severity": alert.severity, "product": alert.product}
-            lines += [f"      - alert: {alert.name}", self._expr(alert.expr)]
-            lines += [f"        for: {alert.wait}", *self._labels(labels)]
-            page = f"{self._runbooks}/{alert.name}.md"
-            lines += [
-                "        annotations:",
-                f"          summary: {_quoted(alert.summary)}",
-                f"          runbook_url: {_quoted(page)}",
-            ]
-        return "\n".join(lines) + "\n"
-
-    def _expr(self, expr: str) -> str:
-        return f"        expr: {_quoted(restrict(expr, matchers(self._select)))}"
-
-    def _labels(self, labels: Mapping[str, str]) -> list[str]:
-        """Write labels, and those of the installation: aggregation removes them."""
-        lines = [f"          {key}: {one}" for key, one in labels.items() if one]
-        own = [f"          {key}: {_quoted(one)}" for key, one in self._select.items()]
-        return ["        labels:", *lines, *own]
-
-
-def _quoted(text: str) -> str:
-    """Quote a text for YAML, so that it is read literally."""
-    doubled = text.replace("'", "''")
-    return f"'{doubled}'"
 
 
 # Write burn-rate rules from a product's slo.yaml.

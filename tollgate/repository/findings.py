@@ -19,8 +19,8 @@ class Finding(msgspec.Struct, frozen=True):
         where: Tensor, key or line inside the file; empty for the file as a whole.
         problem: Description of the problem, with the value, and what would be right.
         code: Code of the rule that found it; see `tollgate.repository.lint.linting`.
-        at: Path of the field inside a config.pbtxt, for its line; see
-            `tollgate.repository.lint.linting`.
+        at: Path of the field inside a config.pbtxt, for its line, unless
+            `where` is that path; see `tollgate.repository.lint.linting`.
         line: Line in the file, from 1; 0 if it follows only from `at` or `where`.
     """
 

@@ -32,6 +32,14 @@ from tollgate.repository.releases.serving_plan import (
 from tollgate.repository.slo import Layers
 from tollgate.repository.wires import Break, Ends, Wires
 
+
+def _finding(
+    code: str, model: Model, where: str, problem: str, *, at: str = ""
+) -> Finding:
+    """Make a finding in the configuration of a model."""
+    return Finding(code=code, file=model.file, where=where, problem=problem, at=at)
+
+
 # Rules TG0xx: check that the files that Triton needs exist and can be read.
 
 
@@ -55,13 +63,10 @@ def _layout_findings(view: View) -> Iterator[Finding]:
             continue  # the product's own check reads them
         for step in config.ensemble_scheduling.step:
             if step.model_name not in view.models:
-                yield Finding(
-                    code="TG004",
-                    file=model.file,
-                    where=f"step {step.model_name}",
-                    problem="is not in the repository",
-                    at=f"ensemble_scheduling.step[{step.model_name}].model_name",
-                )
+                where = f"step {step.model_name}"
+                at = f"ensemble_scheduling.step[{step.model_name}].model_name"
+                problem = "is not in the repository"
+                yield _finding("TG004", model, where, problem, at=at)
 
 
 # Rules TG1xx: check that the tensors of every ensemble connect.
@@ -72,7 +77,7 @@ def _wire_findings(view: View) -> Iterator[Finding]:
     for model, config in view.ensembles():
         if model.name in view.products:
             continue
-        yield from _batch_findings(view, config, file=model.file)
+        yield from _batch_findings(view, model, config)
         wires = Wires(_ends(config, name=model.name))
         steps = config.ensemble_scheduling.step
         ends = {step.model_name: Ends() for step in steps}
@@ -80,9 +85,7 @@ def _wire_findings(view: View) -> Iterator[Finding]:
             step.name: _ends(own, name=step.name) for step, own in view.steps(config)
         }
         for code, where, problem, at in wires.follow(in_data_order(config), ends):
-            yield Finding(
-                code=code, file=model.file, where=where, problem=problem, at=at
-            )
+            yield _finding(code, model, where, problem, at=at)
 
 
 def _ends(config: ModelConfig, *, name: str) -> Ends:
@@ -91,17 +94,12 @@ def _ends(config: ModelConfig, *, name: str) -> Ends:
     return Ends(inputs=declared.inputs or None, outputs=declared.outputs or None)
 
 
-def _batch_findings(view: View, config: ModelConfig, *, file: str) -> Iterator[Finding]:
+def _batch_findings(view: View, model: Model, config: ModelConfig) -> Iterator[Finding]:
+    most = config.max_batch_size
     for step, own in view.steps(config):
-        if 0 < own.max_batch_size < config.max_batch_size:
-            yield Finding(
-                code="TG109",
-                file=file,
-                where="max_batch_size",
-                problem=f"{config.max_batch_size}, but {step.name} takes batches of "
-                f"{own.max_batch_size} only",
-                at="max_batch_size",
-            )
+        if 0 < own.max_batch_size < most:
+            problem = f"{most}, but {step.name} takes batches of {own.max_batch_size}"
+            yield _finding("TG109", model, "max_batch_size", f"{problem} only")
 
 
 def in_data_order(config: ModelConfig) -> Sequence[Any]:
@@ -136,9 +134,7 @@ def _queue_findings(view: View) -> Iterator[Finding]:
         yield from _large_batches(model, config)
         if model.name not in view.in_products:
             for code, where, problem in queue_breaks(config):
-                yield Finding(
-                    code=code, file=model.file, where=where, problem=problem, at=where
-                )
+                yield _finding(code, model, where, problem)
     inner = {
         step.name for _, config in view.ensembles() for step, _ in view.steps(config)
     }
@@ -167,17 +163,9 @@ def _large_batches(model: Model, config: ModelConfig) -> Iterator[Finding]:
     most = config.max_batch_size
     large = [one for one in config.dynamic_batching.preferred_batch_size if one > most]
     if most and large:
-        yield Finding(
-            code="TG208",
-            file=model.file,
-            where="dynamic_batching.preferred_batch_size",
-            problem=f"{large[0]} is over max_batch_size, {most}",
-            at="dynamic_batching.preferred_batch_size",
-        )
-
-
-def _longest(delays: Delays) -> tuple[Model, int]:
-    return max(delays, key=lambda one: one[1])
+        problem = f"{large[0]} is over max_batch_size, {most}"
+        where = "dynamic_batching.preferred_batch_size"
+        yield _finding("TG208", model, where, problem)
 
 
 def _second_delays(batching: Batching) -> Iterator[Finding]:
@@ -185,9 +173,7 @@ def _second_delays(batching: Batching) -> Iterator[Finding]:
     steps = {step.name: own for step, own in batching}
     for step, own in batching:
         for code, where, problem in second_delay(step.name, own, steps=steps):
-            yield Finding(
-                code=code, file=step.file, where=where, problem=problem, at=where
-            )
+            yield _finding(code, step, where, problem)
 
 
 def _long_delays(delays: Delays, *, objective_ms: float | None) -> Iterator[Finding]:
@@ -197,15 +183,12 @@ def _long_delays(delays: Delays, *, objective_ms: float | None) -> Iterator[Find
     total_us = sum(delay_us for _, delay_us in delays)
     share_us = objective_ms * 1000 * _LAYERS.model / _LAYERS.total_ms
     if total_us > share_us:
-        yield Finding(
-            code="TG204",
-            file=_longest(delays)[0].file,
-            where=DELAY,
-            problem=f"{total_us / 1000:g} ms of delay, for an answer within "
-            f"{objective_ms:g} ms; at most {share_us / 1000:g} leaves time for "
-            "the work",
-            at=DELAY,
+        longest, _ = max(delays, key=lambda one: one[1])
+        problem = (
+            f"{total_us / 1000:g} ms of delay, for an answer within {objective_ms:g} "
+            f"ms; at most {share_us / 1000:g} leaves time for the work"
         )
+        yield _finding("TG204", longest, DELAY, problem)
 
 
 def _open_queue(model: Model, batching: Batching) -> Iterator[Finding]:
@@ -213,13 +196,8 @@ def _open_queue(model: Model, batching: Batching) -> Iterator[Finding]:
     if any(list(queue_breaks(config)) for _, config in batching) or not batching:
         return
     names = ", ".join(step.name for step, _ in batching)
-    yield Finding(
-        code="TG205",
-        file=model.file,
-        where="",
-        problem=f"the queue of {names} grows as long as callers wait",
-        at="dynamic_batching",
-    )
+    problem = f"the queue of {names} grows as long as callers wait"
+    yield _finding("TG205", model, "", problem, at="dynamic_batching")
 
 
 # Rules TG301 and TG302: compare loaded versions with those an ensemble names.
@@ -237,17 +215,16 @@ def _version_findings(view: View) -> Iterator[Finding]:
             if model.name in view.in_products:
                 continue  # its release pins and loads versions
             if problem := _not_loaded(own, step.model_version):
-                yield Finding(
-                    code="TG302",
-                    file=model.file,
-                    where=f"{step.model_name}: model_version",
-                    problem=problem,
-                    at=f"ensemble_scheduling.step[{step.model_name}].model_version",
-                )
+                where = f"{step.model_name}: model_version"
+                at = f"ensemble_scheduling.step[{step.model_name}].model_version"
+                yield _finding("TG302", model, where, problem, at=at)
             elif own.config is not None:
-                yield from _version_policy_findings(
-                    own, own.config, step=step, by=model.name
-                )
+                policy = own.config.version_policy.WhichOneof("policy_choice")
+                if policy == "specific":
+                    continue
+                stated = f'"{policy}"' if policy else "left out, which means latest,"
+                asks = f"while {model.name} asks for version {step.model_version}"
+                yield _finding("TG301", own, "version_policy", f"{stated} {asks}")
 
 
 def _not_loaded(own: Model, version: int) -> str:
@@ -273,22 +250,6 @@ def _loaded_versions(own: Model) -> Sequence[int]:
             return own.versions
         case _:
             return own.versions[-max(policy.latest.num_versions, 1) :]
-
-
-def _version_policy_findings(
-    own: Model, config: ModelConfig, *, step: Any, by: str
-) -> Iterator[Finding]:
-    policy = config.version_policy.WhichOneof("policy_choice")
-    if policy == "specific":
-        return
-    stated = f'"{policy}"' if policy else "left out, which means latest,"
-    yield Finding(
-        code="TG301",
-        file=own.file,
-        where="version_policy",
-        problem=f"{stated} while {by} asks for version {step.model_version}",
-        at="version_policy",
-    )
 
 
 # Rule TG320: check that a canary's challenger can be wired into its product.
@@ -372,10 +333,6 @@ def _execution_findings(view: View) -> Iterator[Finding]:
     yield from _cache_findings(view)
 
 
-def _finding(code: str, model: Model, at: str, problem: str) -> Finding:
-    return Finding(code=code, file=model.file, where=at, problem=problem, at=at)
-
-
 def _refused(model: Model, config: ModelConfig) -> Iterator[Finding]:
     """Yield settings with which Triton does not load a model."""
     for field in _NOT_OF_ENSEMBLES if model.is_ensemble else ():
@@ -417,14 +374,12 @@ def _pool_findings(view: View, model: Model, config: ModelConfig) -> Iterator[Fi
     text = parameters.get(parameter, "")
     threads = int(text) if text.isdecimal() else 0
     if threads * instances > view.cores:
-        yield Finding(
-            code="TG403",
-            file=model.file,
-            where=f"parameters {parameter}",
-            problem=f"{threads} threads in each of {instances} instances, "
-            f"for {view.cores} cores",
-            at=f"parameters[{parameter}]",
+        problem = (
+            f"{threads} threads in each of {instances} instances, for {view.cores} "
+            "cores"
         )
+        where, at = f"parameters {parameter}", f"parameters[{parameter}]"
+        yield _finding("TG403", model, where, problem, at=at)
     if not threads and instances > 1 and model.backend == ONNX_BACKEND:
         problem = f"{instances} instances, and no {parameter}: a pool per core in each"
         yield _finding("TG404", model, "instance_group", problem)

@@ -90,7 +90,7 @@ def rule_findings(product: Product, *, release: Release | None) -> list[Finding]
             broken += _step_breaks(config, is_model=name == model_step)
             broken += second_delay(name, config, steps=product.steps)
         findings += [
-            Finding(code=code, file=file, where=where, problem=problem, at=where)
+            Finding(code=code, file=file, where=where, problem=problem)
             for code, where, problem in broken
         ]
     return findings
