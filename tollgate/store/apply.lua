@@ -64,9 +64,11 @@ local function sum_words(s, i, j)
     local a, b, c, d, e, f, g, h = unpack('<I4I4I4I4I4I4I4I4', s, i)
     sum, i = sum + a + b + c + d + e + f + g + h, i + 32
   end
-  while i <= j do
-    sum, i = sum + unpack('<I4', s, i), i + 4
+  while i + 7 <= j do
+    local a, b = unpack('<I4I4', s, i)
+    sum, i = sum + a + b, i + 8
   end
+  if i <= j then sum = sum + unpack('<I4', s, i) end
   return sum
 end
 
@@ -165,15 +167,16 @@ local function read_form(s, at)
   at = at + 20
   for level = 1, levels do
     local width, reach = unpack('<i8i8', s, at)
-    form[level] = { width = width, reach = reach }
+    form.width = form.width or width
+    form[level] = { width = width, reach = reach, wide = width / form.width }
     at = at + 16
   end
-  form.width = form[1].width
   local offset = 8
   form.fields = {}
   for field = 1, fields do
     local kind, column = unpack('<i4i4', s, at)
     if kind == FLAGGED then form.flagged = offset end
+    if kind ~= FLAGGED then form.numbers = true end
     -- Where the number begins in an entry: the cents, or a column.
     local source = column < 0 and 33 or BASE + 8 * column + 1
     form.fields[field] = { kind = kind, column = column, source = source, at = offset }
@@ -268,23 +271,28 @@ local function tile_at(s, index)
   return low * size + 1
 end
 
--- Is there a tile that contains a time? Its position, or nil. Tiles became wider as
--- they aged; where the one before ends is where it begins, or it is narrower.
-local function containing_tile(s, time)
-  local form = s.form
-  if not s.base then return nil end
-  local index = index_of(form, time) - s.base
-  local p = tile_at(s, index)
-  if p > #s.tiles or time < s.watermark - s.horizon then return nil end
-  local last = unpack('<I4', s.tiles, p) + s.base
-  local width = 1
-  for level = 2, #form do
-    local wide = form[level].width / form.width
-    local from = (s.watermark - form[level - 1].reach) / form.width
-    if last <= floor(from / wide) * wide then width = wide end
+-- Width of a tile in units of the finest, by its age, and the end of the one that
+-- contains a finest tile.
+local function aged(form, watermark, index)
+  for level = #form, 2, -1 do
+    local own = form[level]
+    local wide = own.wide
+    if index <= floor((watermark - form[level - 1].reach) / own.width) * wide then
+      return wide, floor((index + wide - 1) / wide) * wide
+    end
   end
-  if index + s.base <= last - width then return nil end
-  return p
+  return 1, index
+end
+
+-- Position of the tile to which a purchase of a time belongs, or nil. A tile may be
+-- narrower than its age says: then several make up the one.
+local function containing_tile(s, time)
+  if not s.base or time < s.watermark - s.horizon then return nil end
+  local index = index_of(s.form, time)
+  local wide, last = aged(s.form, s.watermark, index)
+  local stop = tile_at(s, last - s.base + 1)
+  if tile_at(s, last - wide - s.base + 1) == stop then return nil end
+  return math.min(tile_at(s, index - s.base), stop - s.form.record)
 end
 
 -- Replace n bytes of the tiles at position p.
@@ -294,38 +302,34 @@ local function splice(s, p, n, text)
 end
 
 -- Merge tiles to the next width as they age, and remove those that no window reads.
-local function age_tiles(s, before)
+-- It is done once for every AGE_AFTER tiles; the answers do not depend on it.
+local AGE_AFTER = 16
+local function age_tiles(s)
   local form, size = s.form, s.form.record
-  if #s.tiles == 0 or s.watermark <= before then return end
   for level = 2, #form do
-    local width, reach = form[level].width, form[level - 1].reach
-    local from = floor((before - reach) / width)
-    local to = floor((s.watermark - reach) / width)
-    if to > from then
-      local wide = width / form.width
-      local p = tile_at(s, from * wide + 1 - s.base)
-      local stop = tile_at(s, to * wide + 1 - s.base)
-      if p < stop then
-        local merged, last = {}, nil
-        for at = p, stop - 1, size do
-          local tile = sub(s.tiles, at, at + size - 1)
-          local index = unpack('<I4', tile) + s.base
-          index = floor((index + wide - 1) / wide) * wide - s.base
-          if index == last then
-            merged[#merged] = join_tiles(form, index, merged[#merged], tile)
-          else
-            merged[#merged + 1] = pack('<I4', index) .. sub(tile, 5)
-          end
-          last = index
-        end
-        splice(s, p, stop - p, table.concat(merged))
+    local width, reach, wide = form[level].width, form[level - 1].reach, form[level].wide
+    local from, to = floor((s.aged - reach) / width), floor((s.watermark - reach) / width)
+    local p = tile_at(s, from * wide + 1 - s.base)
+    local stop = tile_at(s, to * wide + 1 - s.base)
+    local made, ends = {}, nil
+    for at = p, stop - 1, size do
+      local index = unpack('<I4', s.tiles, at)
+      local last = floor((index + s.base + wide - 1) / wide) * wide - s.base
+      if last == ends then
+        made[#made] =
+          join_tiles(form, last, made[#made], sub(s.tiles, at, at + size - 1))
+      else
+        made[#made + 1] = pack('<I4', last) .. sub(s.tiles, at + 4, at + size - 1)
       end
+      ends = last
     end
+    if ends then splice(s, p, stop - p, table.concat(made)) end
   end
   local oldest = floor((s.watermark - s.horizon) / form.width) - s.base
-  if unpack('<I4', s.tiles) <= oldest then
+  if #s.tiles > 0 and unpack('<I4', s.tiles) <= oldest then
     splice(s, 1, tile_at(s, oldest + 1) - 1, '')
   end
+  s.aged = s.watermark
 end
 
 -- Position of the label of a folded purchase with this id hash, or nil.
@@ -387,17 +391,6 @@ local function label_folded(s, event, time, flags)
   return APPLIED, true
 end
 
--- End of the tile that contains a finest tile, by its age.
-local function aged_index(s, index)
-  local form = s.form
-  for level = #form, 2, -1 do
-    local wide = form[level].width / form.width
-    local to = floor((s.watermark - form[level - 1].reach) / form[level].width) * wide
-    if index <= to then return floor((index + wide - 1) / wide) * wide end
-  end
-  return index
-end
-
 -- Fold the oldest n events of the head into tiles.
 local function fold(s, n, entry)
   local form, size = s.form, s.form.record
@@ -409,15 +402,15 @@ local function fold(s, n, entry)
     s.sum = s.sum - sum_words(tile, 1, size)
     s.tiles = sub(s.tiles, 1, last - 1)
   end
-  local made = {}
-  local late = {}
+  local made, late = {}, {}
+  local before = floor(#s.tiles / size / AGE_AFTER)
   for p = 1, n * entry, entry do
     local event = sub(s.body, p, p + entry - 1)
     local time = unpack('<i8', event)
     local flags = unpack('<I4', event, 37)
     s.sum = s.sum - words(event, 1, entry)
     if bit(flags, PURCHASE) == 1 then
-      local own = aged_index(s, index_of(form, time))
+      local _, own = aged(form, s.watermark, index_of(form, time))
       if not s.base then s.base = own - 1 end
       own = own - s.base
       if tile and own <= index then
@@ -448,6 +441,7 @@ local function fold(s, n, entry)
   s.sum = s.sum + sum_words(text, 1, #text)
   s.tiles = s.tiles .. text
   s.body = sub(s.body, n * entry + 1)
+  if floor((#s.tiles / size - 1) / AGE_AFTER) > before then age_tiles(s) end
   for i = 1, #late do
     local event = late[i]
     add_label(s, unpack('<i8', event), sub(event, 25, 32), unpack('<i8', event, 41),
@@ -458,18 +452,18 @@ end
 -- Read a value with tiles; nil if it has another layout.
 local function read_tiled(value, form, horizon, entry)
   local newest = 16 * (1 + (entry - BASE) / 8)
-  local s = { form = form, horizon = horizon, folded = 0, watermark = 0, sum = 0,
+  local s = { form = form, horizon = horizon, folded = 0, watermark = 0, sum = 0, aged = 0,
     tiles = '', labels = '', body = '' }
   if not value then
     s.newest = string.rep(MISSING .. ZEROS, newest / 16)
     return s
   end
-  local prefix = 80 + newest
+  local prefix = 88 + newest
   if #value < prefix then return nil end
   local word, checksum, count, tiles, labels, label_time
   word, checksum, s.folded, count, s.watermark, s.time = unpack('<I4I4I4I4i8i8', value)
   s.order = sub(value, 33, 56)
-  s.base, tiles, labels, label_time = unpack('<i8I4I4i8', value, 57)
+  s.base, tiles, labels, label_time, s.aged = unpack('<i8I4I4i8i8', value, 57)
   local tile_bytes = tiles * form.record
   local padded = tile_bytes + -tile_bytes % 8
   if word ~= entry * 256 + TILED
@@ -477,7 +471,7 @@ local function read_tiled(value, form, horizon, entry)
     return nil
   end
   s.sum = checksum - word - sum_words(value, 9, prefix)
-  s.newest = sub(value, 81, prefix)
+  s.newest = sub(value, 89, prefix)
   s.tiles = sub(value, prefix + 1, prefix + tile_bytes)
   s.labels = sub(value, prefix + padded + 1, prefix + padded + labels * LABEL_BYTES)
   s.body = sub(value, prefix + padded + labels * LABEL_BYTES + 1)
@@ -493,11 +487,129 @@ local function write_tiled(s, entry)
   local more = pack('<I4I4i8i8', s.folded, #s.body / entry, s.watermark, s.time or 0)
     .. (s.order or string.rep('\0', 24))
     .. pack('<i8I4I4', s.base or 0, tiles, labels)
-    .. (s.label_time and pack('<i8', s.label_time) or MISSING) .. s.newest
+    .. (s.label_time and pack('<i8', s.label_time) or MISSING) .. pack('<i8', s.aged)
+    .. s.newest
   local word = entry * 256 + TILED
   local checksum = (s.sum + word + sum_words(more, 1, #more)) % WRAP
   return pack('<I4I4', word, checksum) .. more .. s.tiles
     .. string.rep('\0', -#s.tiles % 8) .. s.labels .. s.body
+end
+
+-- The usual case for tiles: as for append, and what is folded are purchases of the head
+-- without a label that counts. Then the rows of this call read the same after it.
+local function append_tiled(value, horizon, cap, count, entry, form)
+  local size = #value
+  local word, checksum, folded, stored, low, high = unpack('<I4I4I4I4I4I4', value)
+  local from = size - stored * entry + 1
+  local n = stored + count - cap
+  if word ~= entry * 256 + TILED or stored == 0 or n > stored or high >= NEGATIVE
+      or from < 89 then
+    return nil
+  end
+  local watermark = high * WRAP + low
+  local newest, oldest = unpack('<i8', value, size - entry + 1), watermark - horizon
+  local past = at + count * entry
+  local sum = checksum
+  for p = at, past - 1, entry do
+    local a, b, c, d, e, f, g, h, i, flags, k, l =
+      unpack('<I4I4I4I4I4I4I4I4I4I4I4I4', events, p)
+    local time, id = b * WRAP + a, sub(events, p + 24, p + 31)
+    if time <= newest or b >= NEGATIVE or flags % 2 ~= PURCHASE or time < oldest
+        or find(value, id, from, true) or (p > at and find(events, id, at, true) < p) then
+      return nil
+    end
+    newest = time
+    sum = sum + a + b + c + d + e + f + g + h + i + flags + k + l
+      + column_words(events, p, entry)
+  end
+  if newest > watermark then
+    watermark = newest
+  end
+  if n <= 0 then
+    -- Two words of the header change.
+    local new_low = watermark % WRAP
+    local new_high = (watermark - new_low) / WRAP
+    sum = sum - stored - low - high + stored + count + new_low + new_high
+    return pack('<I4I4I4I4I4I4', word, sum % WRAP, folded, stored + count, new_low,
+      new_high) .. sub(value, 25) .. sub(events, at, past - 1)
+  end
+  local columns = (entry - BASE) / 8
+  local prefix = 104 + 16 * columns
+  local base, tiles, labels = unpack('<i8I4I4', value, 57)
+  local record = form.record
+  local tile_end = prefix + tiles * record
+  local tile, index
+  if tiles > 0 then
+    tile = sub(value, tile_end - record + 1, tile_end)
+    index = unpack('<I4', tile)
+    sum = sum - sum_words(tile, 1, record)
+    tile_end = tile_end - record
+  elseif folded > 0 then
+    return nil
+  end
+  local label_from = prefix + tiles * record
+  label_from = label_from + -(tiles * record) % 8
+  local newest_values = sub(value, 89, prefix)
+  local made, time = '', nil
+  for p = from, from + (n - 1) * entry, entry do
+    local a, b, c, d, e, f, g, h, cents, flags, k, l =
+      unpack('<I4I4I4I4I4I4I4I4I4I4I4I4', value, p)
+    if flags % 2 ~= PURCHASE or b >= NEGATIVE
+        or (flags ~= PURCHASE and form.labels > 0) then
+      return nil
+    end
+    time = b * WRAP + a
+    sum = sum - (a + b + c + d + e + f + g + h + cents + flags + k + l)
+    local _, own = aged(form, watermark, index_of(form, time))
+    if folded == 0 and not tile then base = own - 1 end
+    own = own - base
+    local join = index and own <= index
+    if join and not form.numbers then
+      local _, others = unpack('<I4I4', tile)
+      tile = pack('<I4I4', index, others + 1) .. sub(tile, 9)
+    elseif join then
+      tile = join_tiles(form, index, tile, tile_of(form, own, sub(value, p, p + entry - 1)))
+    else
+      if tile then made = made .. tile end
+      index = own
+      if not form.numbers then
+        tile = pack('<I4I4', own, 1) .. (form.flagged and ZERO or '')
+      else
+        tile = tile_of(form, own, sub(value, p, p + entry - 1))
+      end
+    end
+    if columns == 0 then
+      newest_values = pack('<I4I4I4I4', cents, 0, a, b)
+    else
+      sum = sum - column_words(value, p, entry)
+      newest_values = pack('<I4I4I4I4', cents, 0, a, b) .. sub(newest_values, 17)
+      for column = 0, columns - 1 do
+        local number = sub(value, p + BASE + 8 * column, p + BASE + 8 * column + 7)
+        if number ~= MISSING then
+          newest_values = sub(newest_values, 1, 16 * column + 16) .. number
+            .. sub(value, p, p + 7) .. sub(newest_values, 16 * column + 33)
+        end
+      end
+    end
+  end
+  made = made .. tile
+  sum = sum + sum_words(made, 1, #made)
+  local first, before = prefix + 1, tiles
+  tiles = (tile_end - prefix + #made) / record
+  if floor((tiles - 1) / AGE_AFTER) > floor((before - 1) / AGE_AFTER) then return nil end
+  local left = floor((watermark - horizon) / form.width) - base
+  while first <= tile_end and unpack('<I4', value, first) <= left do
+    sum = sum - sum_words(value, first, first + record - 1)
+    first, tiles = first + record, tiles - 1
+  end
+  local more = pack('<I4I4i8i8', math.min(folded + n, WRAP - 1), stored + count - n,
+    watermark, time) .. sub(value, from + (n - 1) * entry + 8, from + (n - 1) * entry + 31)
+    .. pack('<i8I4I4', base, tiles, labels) .. sub(value, 73, 88) .. newest_values
+  sum = sum - word - sum_words(value, 9, prefix) + word + sum_words(more, 1, #more)
+  return pack('<I4I4', word, sum % WRAP) .. more .. sub(value, first, tile_end) .. made
+    .. string.rep('\0', -(tiles * record) % 8)
+    .. sub(value, label_from + 1, from - 1) .. sub(value, from + n * entry)
+    .. sub(events, at, past - 1)
 end
 
 -- Was the place of this event folded already?
@@ -599,7 +711,6 @@ local function merge(value, horizon, cap, count, entry, form)
   if changed and tiled then
     tiled.body, tiled.watermark = body, watermark
     tiled.sum = tiled.sum + checksum
-    age_tiles(tiled, began)
     local most, stored = #body / entry - cap, nil
     if read or most <= 0 then value = write_tiled(tiled, entry) end
     if most > 0 then
@@ -638,8 +749,14 @@ for k = 1, #KEYS do
   -- A key of another type is an error of its own only, not of the whole batch.
   local value = redis.pcall('GET', KEYS[k])
   if value and value.err then value = NO_STRING end
-  local changed = value and #value > HEADER and not form
-    and append(value, horizon, cap, count, entry)
+  local changed
+  if value and #value > HEADER then
+    if form then
+      changed = append_tiled(value, horizon, cap, count, entry, form)
+    else
+      changed = append(value, horizon, cap, count, entry)
+    end
+  end
   local stored
   if changed then
     value = changed

@@ -19,7 +19,6 @@ from tollgate.schema import Degraded
 from tollgate.store.fallback.local_values import apply_purchases
 from tollgate.store.online_features import OnlineFeatures
 from tollgate.store.redis.redis_store import Mode, RedisStore
-from tollgate.store.store_events import Packer, purchase_entries
 
 HOUR_US = 3_600_000_000
 START_US = 1_700_000_000_000_000
@@ -128,7 +127,7 @@ def test_replay_of_busy_ids_equals_offline(
 def test_values_applied_locally_are_those_of_the_store(
     tmp_path: Path, store_url: str, open_store: OpenStore, redis_client: redis.Redis
 ) -> None:
-    """Later, late and folded purchases of a minute, on top of values with tiles."""
+    """The same vectors for later and late purchases, on top of values with tiles."""
     spec = spec_of(tmp_path, "1h", "6h")
     history = busy_history(spec, count=2_000, days=3, step_us=1_000_000)
     store = open_store(store_url, deadline_s=30.0)
@@ -145,17 +144,15 @@ def test_values_applied_locally_are_those_of_the_store(
             late.event_time_us,
         ),
     )
-    packer = Packer(spec)
-    call = packer.pack(
-        purchase_entries(batch), batch.entity_id, columns=packer.columns(batch)
-    )
-    known = [value or b"" for value in redis_client.mget(call.keys)]
-    ((values, status),) = store.apply([(call, Mode.DRY)])
-    here, own_status = apply_purchases(known, call)
-    assert b"\3" in status
-    assert b"\1" in status
-    assert own_status == status
-    assert here == values
+    packed = online.pack(batch)
+    known = [value or b"" for value in redis_client.mget(packed.call.keys)]
+    (there,) = store.apply([(packed.call, Mode.DRY)])
+    here = apply_purchases(known, packed.call)
+    assert {1, 3} == set(there[1])
+    assert here[1] == there[1]
+    own, expected = online.read(packed, here), online.read(packed, there)
+    np.testing.assert_array_equal(own.features, expected.features)
+    np.testing.assert_array_equal(own.degraded, expected.degraded)
 
 
 def test_purchase_older_than_the_folded_ones_is_marked_and_not_counted(

@@ -33,7 +33,7 @@ MAX_LABELS = 8  # labels of folded purchases that a value holds one by one
 MOST_HEAD, LEAST_HEAD = 64, 8
 
 # Fixed part of a value: the header, and what follows it before the newest values.
-PREFIX_BYTES = 80
+PREFIX_BYTES = 88
 NEWEST_BYTES = 16  # newest folded value of the amount, and of each column
 LABEL_BYTES = 32
 _RECORD_BYTES = 8  # index and count
@@ -147,12 +147,12 @@ def tile_form(
     for window, width in zip(windows_us, rounded, strict=True):
         reach[width] = delay_us + lateness_us + window
     levels = tuple(sorted(reach.items()))
-    kept_us, most = 0, 0
+    # apply.lua merges tiles once for every 16 that were added.
+    kept_us, most = 0, 16
     for (width, until), (coarser, _) in zip(
         levels, (*levels[1:], levels[-1]), strict=True
     ):
-        # Tiles are merged once per coarser width; one more is being filled, and the
-        # oldest may be cut.
+        # The newest tile is being filled, and the oldest may be cut.
         most += -(-(until - kept_us + coarser) // width) + 2
         kept_us = until
     fields, offset = [], _RECORD_BYTES

@@ -48,6 +48,7 @@ TILED = np.dtype(
         ("tiles", "<u4"),
         ("labels", "<u4"),
         ("label_us", "<i8"),  # newest label time that left the labels
+        ("aged_us", "<i8"),  # watermark up to which tiles were merged
     ]
 )
 NEWEST = np.dtype([("value", "<i8"), ("time_us", "<i8")])
@@ -486,7 +487,8 @@ def _with_tiles(
     time_us = spread(entries.time_us)
     purchase, cents = spread(entries.purchase), spread(entries.cents)
     columns = np.full((len(entries.columns), total), MISSING)
-    columns[:, at] = entries.columns
+    if len(columns):
+        columns[:, at] = entries.columns
     # The order key of a tile is the end of `packed`: zeros, before all others.
     zeros = (len(packed) - ENTRY.itemsize) // COLUMN_BYTES
     order = PackedOrder(packed, spread(entries.order.word, zeros))
