@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tollgate.errors import InputError, StoreError
-from tollgate.store.redis.redis_store import describe_error
+from tollgate.store.redis.redis_store import redis_errors
 from tollgate.store.redis.store_address import open_client
 from tollgate.stream.redis_group import StreamGroup
 from tollgate.stream.source import DeadLetter, Message
@@ -170,12 +170,9 @@ class RedisSource:
         lease_s: float = LEASE_S,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
-        import redis
-
         if partitions < 1:
             raise InputError("partitions", f"{partitions} is not 1 or more")
         self._redis: Any = open_client(url, timeout_s=_ANSWER_S)
-        self._errors = redis.exceptions
         self.name = feed
         self._now_us = now_us
         self._group = group
@@ -198,7 +195,7 @@ class RedisSource:
         Raises:
             StoreError: Redis did not reply.
         """
-        try:
+        with redis_errors("the feed cannot be read"):
             for number in self._leases.refresh(now_s=time.monotonic()):
                 self._members.make(self._streams[number])
                 self._recovering[number] = _OURS
@@ -208,8 +205,6 @@ class RedisSource:
                 if number in self._leases.held
             }
             found = self._left_over(most) or self._new(most, wait_s)
-        except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(f"the feed cannot be read: {describe_error(exc)}") from exc
         return found
 
     def add_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
@@ -238,10 +233,8 @@ class RedisSource:
     def backlog(self) -> int:
         """Count the events that are not acknowledged in the partitions held."""
         held = [self._streams[number] for number in self._leases.held]
-        try:
+        with redis_errors("the feed cannot be read"):
             return sum(self._members.backlog(stream) for stream in held)
-        except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(f"the feed cannot be read: {describe_error(exc)}") from exc
 
     def partitions(self) -> int:
         """Return the number of partitions held."""
@@ -262,7 +255,7 @@ class RedisSource:
     def close(self) -> None:
         """Release the partitions."""
         # Leases that cannot be released expire.
-        with contextlib.suppress(self._errors.RedisError, OSError):
+        with contextlib.suppress(StoreError), redis_errors("leases are not released"):
             self._leases.drop()
         self._redis.close()
 
@@ -323,21 +316,13 @@ class RedisSource:
         if self._retain_s is None:
             return
         before_ms = int((time.time() - self._retain_s) * 1e3)
-        try:
+        with redis_errors("the feed cannot be trimmed"):
             for number in self._leases.held:
                 self._members.trim(self._streams[number], before_ms=before_ms)
-        except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(
-                f"the feed cannot be trimmed: {describe_error(exc)}"
-            ) from exc
 
     def _run(self, pipe: Any) -> None:
-        try:
+        with redis_errors("the feed cannot be written"):
             pipe.execute()
-        except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(
-                f"the feed cannot be written: {describe_error(exc)}"
-            ) from exc
 
 
 def _streams_of(reply: Any) -> list[tuple[bytes, list[tuple[bytes, Any]]]]:
@@ -358,9 +343,6 @@ class RedisFeed:
     """
 
     def __init__(self, url: str, *, feed: str, partitions: int = 1) -> None:
-        import redis
-
-        self._errors = redis.exceptions
         self._redis: Any = open_client(url, timeout_s=_FEED_ANSWER_S)
         self._feed = feed
         self._partitions = partitions
@@ -371,12 +353,8 @@ class RedisFeed:
         for key, event in zip(keys, events, strict=True):
             number = partition_of(key, partitions=self._partitions)
             pipe.xadd(stream_name(self._feed, number), {FIELD: event})
-        try:
+        with redis_errors("the feed cannot be written"):
             pipe.execute()
-        except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(
-                f"the feed cannot be written: {describe_error(exc)}"
-            ) from exc
 
     def close(self) -> None:
         """Close the connection."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -12,11 +13,12 @@ import polars as pl
 from tollgate.audit.releases.archive import ReleaseArchive
 from tollgate.audit.releases.record_rows import subjects_of, table_of
 from tollgate.audit.worker.sealing import slice_records
-from tollgate.errors import JournalError, StoreError
+from tollgate.errors import JournalError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.journal.decision_record import Records, decode_chunk
 from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
 from tollgate.store.redis.cluster_client import open_any_client
+from tollgate.store.redis.redis_store import redis_errors
 
 NUMBERED = re.compile(r"([0-9a-f]{16})[:/ ]([0-9]{1,19})")  # as `verify` names records
 
@@ -36,11 +38,12 @@ def find_pending(url: str, *, product: str, wanted: str) -> Records | None:
         InputError: The address is invalid, or a TLS file cannot be used.
         StoreError: Redis did not respond.
     """
-    import redis
-
     client: Any = open_any_client(url, timeout_s=_ANSWER_S)
     last = "+"
-    try:
+    with (
+        contextlib.closing(client),
+        redis_errors("the journal's stream cannot be read"),
+    ):
         while True:
             entries = client.xrevrange(
                 stream_key(product), max=last, min="-", count=_AT_ONCE
@@ -52,10 +55,6 @@ def find_pending(url: str, *, product: str, wanted: str) -> Records | None:
             if len(entries) < _AT_ONCE:
                 return None
             last = f"({entries[-1][0].decode()}"
-    except (redis.exceptions.RedisError, OSError) as exc:
-        raise StoreError(f"the journal's stream cannot be read: {exc}") from exc
-    finally:
-        client.close()
 
 
 def _in_chunk(raw: bytes, wanted: str) -> Records | None:

@@ -11,6 +11,7 @@ from tollgate.audit.chain.anchor import AnchorMark
 from tollgate.errors import JournalError, StoreError
 from tollgate.journal.stream_entries import CHUNK_FIELD, END_FIELD, stream_key
 from tollgate.store.redis.cluster_client import open_any_client
+from tollgate.store.redis.redis_store import redis_errors
 from tollgate.stream.redis_group import StreamGroup
 
 GROUP = "journal"
@@ -46,10 +47,7 @@ class ChunkSource:
     """
 
     def __init__(self, url: str, *, product: str, group: str = GROUP) -> None:
-        import redis
-
         self._redis: Any = open_any_client(url, timeout_s=_ANSWER_S)
-        self._errors = redis.exceptions
         self._stream = stream_key(product).decode()
         self._group = group
         self._members = StreamGroup(self._redis, group)
@@ -66,20 +64,21 @@ class ChunkSource:
             StoreError: Redis did not respond.
         """
         try:
-            if not self._group_exists:
-                self._members.make(self._stream)
-                self._group_exists = True
-            if self._pending_after is not None:
-                found = self._read(self._pending_after, most=most, block_ms=None)
-                self._pending_after = found[-1].id if found else None
-                if found:
-                    return found
-            return self._read(_NEW, most=most, block_ms=max(1, int(wait_s * 1e3)))
-        except (self._errors.RedisError, OSError) as exc:
+            with redis_errors("the journal's stream cannot be read"):
+                if not self._group_exists:
+                    self._members.make(self._stream)
+                    self._group_exists = True
+                if self._pending_after is not None:
+                    found = self._read(self._pending_after, most=most, block_ms=None)
+                    self._pending_after = found[-1].id if found else None
+                    if found:
+                        return found
+                return self._read(_NEW, most=most, block_ms=max(1, int(wait_s * 1e3)))
+        except StoreError:
             # A restarted Redis may have lost the group, or the last acknowledgements:
             # then the entries are pending again.
             self._group_exists, self._pending_after = False, b"0"
-            raise StoreError(f"the journal's stream cannot be read: {exc}") from exc
+            raise
 
     def acknowledge(self, ids: Sequence[bytes]) -> None:
         """
@@ -88,14 +87,11 @@ class ChunkSource:
         Raises:
             StoreError: Redis did not respond; the entries are delivered again.
         """
-        try:
+        with redis_errors("the journal's stream cannot be acknowledged"):
             for at in range(0, len(ids), 1000):
                 self._redis.xack(self._stream, self._group, *ids[at : at + 1000])
             if self._group != TRIAL_GROUP:
                 self._trim()
-        except (self._errors.RedisError, OSError) as exc:
-            problem = f"the journal's stream cannot be acknowledged: {exc}"
-            raise StoreError(problem) from exc
 
     def add_dead_letter(self, entry: StreamEntry, reason: str) -> None:
         """Add an entry that cannot be decoded to the dead letters, for inspection."""
@@ -104,15 +100,13 @@ class ChunkSource:
             b"reason": reason,
             b"id": entry.id,
         }
-        try:
+        with redis_errors("a dead letter cannot be written"):
             self._redis.xadd(
                 self._stream + DEAD_LETTERS,
                 fields,
                 maxlen=MAX_DEAD_LETTERS,
                 approximate=True,
             )
-        except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(f"a dead letter cannot be written: {exc}") from exc
 
     def require_chain(self, mark: AnchorMark, hashes: Sequence[str]) -> None:
         """
@@ -126,10 +120,8 @@ class ChunkSource:
             JournalError: The group feeds another chain, or links are gone.
             StoreError: Redis did not respond.
         """
-        try:
+        with redis_errors("the journal's head cannot be read"):
             raw = self._redis.get(self._head_key)
-        except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(f"the journal's head cannot be read: {exc}") from exc
         if raw is None:
             return
         known = msgspec.json.decode(raw, type=AnchorMark)
@@ -148,10 +140,8 @@ class ChunkSource:
 
     def note(self, mark: AnchorMark) -> None:
         """Store the last link of the chain in Redis."""
-        try:
+        with redis_errors("the journal's head cannot be noted"):
             self._redis.set(self._head_key, msgspec.json.encode(mark))
-        except (self._errors.RedisError, OSError) as exc:
-            raise StoreError(f"the journal's head cannot be noted: {exc}") from exc
 
     def close(self) -> None:
         """Close the connection."""

@@ -7,6 +7,7 @@ Lua function over one.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import hashlib
 import logging
@@ -14,7 +15,7 @@ import re
 import select
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from importlib import resources
 from typing import Any
@@ -54,6 +55,17 @@ def describe_error(error: BaseException) -> str:
     text = _PIPELINE.sub("", str(error))
     text = _ARGUMENTS.sub("", text)
     return " ".join(_REPLY.sub(r"\1", text).split())
+
+
+@contextlib.contextmanager
+def redis_errors(problem: str) -> Iterator[None]:
+    """Raise an error of redis-py or of the system in the block as a StoreError."""
+    from redis.exceptions import RedisError
+
+    try:
+        yield
+    except (RedisError, OSError) as exc:
+        raise StoreError(f"{problem}: {describe_error(exc)}") from exc
 
 
 Command = tuple[Any, ...]
