@@ -100,6 +100,8 @@ class MaterializeCounts(msgspec.Struct):
         done_before: Purchases that an earlier run loaded.
         sent: Purchases that this run sent.
         labels: Labels that this run sent.
+        late_labels: Labels of purchases that the store retains no more, or of folded
+            ones of which it has newer labels.
         applied: Purchases that changed a value.
         duplicates: Purchases that the store had already.
         too_late: Purchases that are older than the values in the store retain.
@@ -114,6 +116,7 @@ class MaterializeCounts(msgspec.Struct):
     done_before: int = 0
     sent: int = 0
     labels: int = 0
+    late_labels: int = 0
     applied: int = 0
     duplicates: int = 0
     too_late: int = 0
@@ -193,16 +196,24 @@ def materialize(
     done.full, done.over_cap = _over_cap(spec, history)
     done.done_before = min(checkpoint.read(), len(rows))
     writer, pace = EventWriter(spec, store), open_pace(spec, store, rate_per_s)
+    # A value with tiles takes labels of folded purchases in the order of label time.
+    frauds = rows[history.label[rows] == FRAUD_LABEL]
+    frauds = frauds[np.argsort(history.label_time_us[frauds], kind="stable")]
+    known_us = history.label_time_us[frauds]
     for start in range(done.done_before, len(rows), _PART_ROWS):
         part = rows[start : start + _PART_ROWS]
+        stop = start + len(part)
         _count(done, _purchases(writer, purchases_of(spec, history, part), pace))
-        frauds = part[history.label[part] == FRAUD_LABEL]
-        writer.labels(labels_of(spec, history, frauds))
+        between_us = history.event_time_us[rows[[max(start - 1, 0), stop - 1]]]
+        fed, known = known_us.searchsorted(between_us, "right").tolist()
+        own = frauds[fed if start else 0 : known if stop < len(rows) else None]
+        labelled = writer.labels(labels_of(spec, history, own))
         done.sent += len(part)
-        done.labels += len(frauds)
-        checkpoint.write(start + len(part))
+        done.labels += len(own)
+        done.late_labels += int(labelled.too_late.sum())
+        checkpoint.write(stop)
         if progress:
-            progress(start + len(part), len(rows))
+            progress(stop, len(rows))
     return done
 
 

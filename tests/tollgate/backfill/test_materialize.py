@@ -9,11 +9,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
 import redis
 
+from tests.support.store.busy_ids import (
+    Served,
+    busy_history,
+    busy_spec,
+    known_at,
+    serve_after,
+)
 from tollgate.backfill.materialize import MaterializeCounts, materialize, within_reach
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import History, history_of
@@ -174,6 +182,39 @@ def test_events_during_the_load_are_not_lost(
     materialize(spec, old, store, progress=meanwhile)
     writer.labels(labels_of(spec, new, frauds(new)))
     assert values(store_url) == wanted
+
+
+def test_materialized_tiles_serve_the_offline_vectors(
+    tmp_path: Path, store_url: str, open_store: OpenStore
+) -> None:
+    """Purchases and labels of several parts, then purchases of the same busy ids."""
+    spec = busy_spec(tmp_path)
+    history = busy_history(spec, count=20_000, days=30)
+    until_us = int(history.event_time_us[16_000])
+    store = open_store(store_url)
+    done = materialize(spec, known_at(history, until_us), store)
+    assert done.applied == done.sent > 4_096  # more than one part
+    assert done.late_labels < 0.02 * done.labels  # of purchases beyond all windows
+    served = serve_after(spec, history, store, after_us=until_us)
+    assert served == Served(rows=3_999, different=0, marked=0)
+
+
+def test_purchases_sent_again_do_not_change_tiles(
+    tmp_path: Path, store_url: str, redis_client: redis.Redis, open_store: OpenStore
+) -> None:
+    """A run that was killed before it stored its progress repeats a part."""
+    spec = busy_spec(tmp_path)
+    history = busy_history(spec, count=12_000, days=10)
+    history = msgspec.structs.replace(history, label=np.zeros(12_000, np.int8))
+    store = open_store(store_url)
+    first = materialize(spec, history, store)
+    before = values(store_url)
+    (place,) = redis_client.keys(b"tollgate:*.history:*")
+    redis_client.set(place, b"4096")
+    again = materialize(spec, history, store)
+    assert (again.done_before, again.applied) == (4_096, 0)
+    assert again.too_late + again.duplicates == again.sent == first.sent - 4_096
+    assert values(store_url) == before
 
 
 def test_rate_is_not_exceeded(
