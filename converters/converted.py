@@ -8,7 +8,6 @@ import numpy.typing as npt
 
 from converters.card.quality import measure_quality
 from converters.card.quality_record import Quality
-from converters.compression.compression_cost import Gate, Trade
 from converters.compression.prune_sweep import Sweep
 from converters.model import F32
 from converters.parity.proof import Proven
@@ -16,7 +15,7 @@ from converters.parity.runner import onnx_runner
 from converters.purpose import Purpose
 from converters.sample import Sample
 from tollgate.explanation import Explanation
-from tollgate.repository.models.artifact_file import Oracle
+from tollgate.repository.models.artifact_file import Gate, Oracle, Trade
 
 I64 = npt.NDArray[np.int64]
 

@@ -14,11 +14,10 @@ Define every error that Tollgate raises on purpose.
     ├── ObjectStoreError              object store of a model repository did not respond
     │   └── ObjectChanged             ... another writer wrote there first
     ├── StoreError                    the online store did not respond
-    │   ├── OutcomeUnknown            ... and the events are applied, or not
-    │   │   ├── StoreTimeout          it missed its deadline
-    │   │   ├── StoreLost             the connection broke before the response came
-    │   │   └── StorePartial          part of a cluster responded, another part did not
-    │   └── StoreCorrupt              an entity value does not match its checksum
+    │   └── OutcomeUnknown            ... and the events are applied, or not
+    │       ├── StoreTimeout          it missed its deadline
+    │       ├── StoreLost             the connection broke before the response came
+    │       └── StorePartial          part of a cluster responded, another part did not
     ├── JournalError                  a piece of the journal is damaged, or none at all
     └── ConversionError               a model cannot be converted, and why
         ├── ParityError               the converted model differs from its source
@@ -213,19 +212,6 @@ class StorePartial(OutcomeUnknown):
         self.problem = problem
         keys = sum(map(len, lost))
         super().__init__(f"{sum(map(sum, lost))} of {keys} keys: {problem}")
-
-
-class StoreCorrupt(StoreError):
-    """
-    An entity value does not match its checksum.
-
-    Args:
-        rows: Positions of the damaged values in the batch that was read.
-    """
-
-    def __init__(self, rows: list[int]) -> None:
-        self.rows = rows
-        super().__init__(f"{len(rows)} entity value(s) do not match their checksum")
 
 
 class JournalError(TollgateError):

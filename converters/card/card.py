@@ -34,10 +34,16 @@ from converters.card.card_document import (
 )
 from converters.card.quality_record import Quality
 from converters.card.quality_section import is_perfect, quality_sections
-from converters.compression.compression_cost import Figures, Trade
 from converters.model import Vocabulary
 from tollgate.repository.atomic import replace_file
-from tollgate.repository.models.artifact_file import Artifact, Graph, Source, Training
+from tollgate.repository.models.artifact_file import (
+    Artifact,
+    Figures,
+    Graph,
+    Source,
+    Trade,
+    Training,
+)
 
 if TYPE_CHECKING:
     from tollgate.explanation import Explanation

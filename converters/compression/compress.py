@@ -9,12 +9,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from converters.compression.compression_cost import Gate, Judge, Trade, require
+from converters.compression.compression_cost import Judge, require
 from converters.compression.prune_sweep import Sweep
 from converters.model import F32, TrainedModel
 from converters.parity.proof import Proven, prove_graph
 from converters.sample import Sample
 from tollgate.errors import ArgumentError
+from tollgate.repository.models.artifact_file import Gate, Trade
 
 
 class Shrinking(msgspec.Struct, frozen=True):

@@ -13,30 +13,12 @@ from converters.model import F32, F64
 from converters.parity.runner import onnx_runner
 from tollgate.errors import ArgumentError, TradeError
 from tollgate.evaluation import average_precision, roc_auc
-from tollgate.repository.models.artifact_file import (
-    ALLOWED_AP_LOSS,
-    ALLOWED_AUC_LOSS,
-    ALLOWED_FLIPS,
-    Figures,
-    Gate,
-    Trade,
-)
+from tollgate.repository.models.artifact_file import Figures, Gate, Trade
 from tollgate.repository.models.speed import us_per_row
 from tollgate.schema import MAX_BATCH_ROWS
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-__all__ = [
-    "ALLOWED_AP_LOSS",
-    "ALLOWED_AUC_LOSS",
-    "ALLOWED_FLIPS",
-    "Figures",
-    "Gate",
-    "Judge",
-    "Trade",
-    "require",
-]
 
 
 class Judge(msgspec.Struct, frozen=True, eq=False):

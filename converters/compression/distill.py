@@ -22,10 +22,11 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import Pipeline
 from sklearn.preprocessing import StandardScaler
 
-from converters.compression.compression_cost import Judge, Trade, weigh
+from converters.compression.compression_cost import Judge, weigh
 from converters.model import F32, F64, Facts, TrainedModel
 from converters.sources.sklearn import SklearnModel
 from tollgate.errors import ArgumentError, ConversionError
+from tollgate.repository.models.artifact_file import Trade
 
 HIDDEN = (64, 32)
 HELD_BACK = 5  # hold out one row in so many

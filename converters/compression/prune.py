@@ -16,11 +16,12 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from converters.compression.compression_cost import Gate, Judge, Trade, weigh
+from converters.compression.compression_cost import Judge, weigh
 from converters.compression.prune_sweep import ARGUMENT, AUTO, Sweep, detail_of, sweep
 from converters.model import Pruning, TrainedModel
 from converters.trees.tree_ensemble import Tree
 from tollgate.errors import ArgumentError
+from tollgate.repository.models.artifact_file import Gate, Trade
 
 SEED = 0  # seed of the halves
 LEAST_OF_A_CLASS = 100  # in each half; an AUC of 0.9 is then known to about ±0.04

@@ -13,10 +13,7 @@ from onnx import helper
 
 from converters.compression.compression_cost import (
     Answers,
-    Figures,
-    Gate,
     Judge,
-    Trade,
     answers,
     compared,
     figures,
@@ -24,6 +21,7 @@ from converters.compression.compression_cost import (
 )
 from converters.model import Pruning, TrainedModel
 from tollgate.errors import ConversionError, TradeError
+from tollgate.repository.models.artifact_file import Figures, Gate, Trade
 from tollgate.schema import MAX_BATCH_ROWS
 
 if TYPE_CHECKING:

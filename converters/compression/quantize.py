@@ -18,11 +18,12 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from converters.compression.compression_cost import Judge, Trade, weigh
+from converters.compression.compression_cost import Judge, weigh
 from converters.model import F32
 from converters.onnx.graph import OPSET, drop_unused
 from converters.parity.runner import onnx_runner
 from tollgate.errors import ArgumentError, ConversionError
+from tollgate.repository.models.artifact_file import Trade
 from tollgate.schema import FEATURES, MAX_BATCH_ROWS
 
 # Rewrite a linear model or network as float32 matrix products, as int8 requires.

@@ -7,7 +7,7 @@ import pytest
 import xgboost
 from sklearn.metrics import roc_auc_score
 
-from converters.compression.compression_cost import Figures, Gate, Judge, Trade
+from converters.compression.compression_cost import Judge
 from converters.compression.prune import halved, prune, read_pruning
 from converters.compression.prune_sweep import (
     Point,
@@ -18,6 +18,7 @@ from converters.compression.prune_sweep import (
 )
 from converters.sources.worker import model_of
 from tollgate.errors import InputError, TradeError
+from tollgate.repository.models.artifact_file import Figures, Gate, Trade
 
 GENEROUS = Gate(flips=1.0, auc_loss=1.0, ap_loss=1.0)
 

@@ -17,13 +17,13 @@ from xgboost import XGBClassifier
 
 import converters.tensorize as module
 from converters.onnx.from_sklearn import onnx_from_sklearn
-from converters.parity.parity import compare
 from converters.parity.runner import onnx_runner
 from converters.sources.lightgbm import LightGbmModel
 from converters.sources.sklearn import SklearnModel
 from converters.sources.xgboost import XGBoostModel
 from converters.tensorize import GEMM_DEPTH, forest_of, sum_parts, tensorize
 from converters.trees.onnx_trees import trees_from_onnx
+from tests.support.converters.parity import compare
 from tollgate.errors import ConversionError
 
 THRESHOLDS = (0.1, 0.35, 0.5, 0.8)

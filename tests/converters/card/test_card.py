@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from converters.card.quality import measure_quality
-from converters.compression.compression_cost import Figures, Gate, Trade
 from tests.support.converters.model_cards import facts, judged, record, report
 from tollgate.explanation import Explanation
+from tollgate.repository.models.artifact_file import Figures, Gate, Trade
 
 
 def test_figures_of_the_card_are_those_of_the_record(written):

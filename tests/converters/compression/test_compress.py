@@ -7,7 +7,6 @@ from sklearn.linear_model import LogisticRegression
 from xgboost import XGBClassifier
 
 from converters.compression.compress import Shrinking
-from converters.compression.compression_cost import Gate
 from converters.conversion import convert_model
 from converters.folder import read_artifact, write_converted
 from converters.parity.runner import onnx_runner
@@ -15,7 +14,7 @@ from converters.purpose import Purpose
 from converters.sample import Sample
 from converters.sources.worker import model_of
 from tollgate.errors import InputError, TradeError
-from tollgate.repository.models.artifact_file import require_proof
+from tollgate.repository.models.artifact_file import Gate, require_proof
 
 NAMES = ("a", "b", "c", "d")
 GENEROUS = Gate(flips=1.0, auc_loss=1.0, ap_loss=1.0)

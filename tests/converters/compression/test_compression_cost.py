@@ -7,17 +7,10 @@ from onnx import TensorProto, helper
 from rich.console import Console
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from converters.compression.compression_cost import (
-    Figures,
-    Gate,
-    Judge,
-    Trade,
-    require,
-    trade_table,
-    weigh,
-)
+from converters.compression.compression_cost import Judge, require, trade_table, weigh
 from converters.onnx.graph import finish
 from tollgate.errors import InputError, TradeError
+from tollgate.repository.models.artifact_file import Figures, Gate, Trade
 from tollgate.repository.models.speed import BATCHES
 from tollgate.schema import FEATURES, PROBABILITIES
 

@@ -9,9 +9,9 @@ from converters.compression import distill as module
 from converters.compression.compression_cost import Judge
 from converters.compression.distill import Student, distill, with_copies
 from converters.compression.quantize import quantize
-from converters.parity.parity import compare
 from converters.parity.runner import onnx_runner
 from converters.sources.worker import model_of
+from tests.support.converters.parity import compare
 from tollgate.errors import InputError
 
 

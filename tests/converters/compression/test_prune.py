@@ -21,12 +21,12 @@ from sklearn.tree import DecisionTreeClassifier
 
 from converters.compression.prune import cut_below
 from converters.compression.prune_sweep import depth_of
-from converters.parity.parity import compare
 from converters.parity.runner import onnx_runner
 from converters.sources.onnx import OnnxModel
 from converters.sources.opening import open_source
 from converters.sources.worker import model_of
 from converters.trees.tree_ensemble import LESS, Tree, comparisons
+from tests.support.converters.parity import compare
 from tollgate.errors import ConversionError
 
 COLUMNS = 5

@@ -11,12 +11,13 @@ from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from converters.compression.compression_cost import Gate, Judge, require
+from converters.compression.compression_cost import Judge, require
 from converters.compression.quantize import int8, join_sums, plain_layers, quantize
 from converters.onnx.graph import finish
 from converters.parity.runner import onnx_runner
 from converters.sources.worker import model_of
 from tollgate.errors import ConversionError, InputError, TradeError
+from tollgate.repository.models.artifact_file import Gate
 from tollgate.schema import FEATURES, PROBABILITIES
 
 HOW = ("dynamic", "static")

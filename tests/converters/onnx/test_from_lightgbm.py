@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 
 from converters.onnx.from_lightgbm import onnx_from_lightgbm
-from converters.parity.parity import compare
 from converters.parity.runner import onnx_runner
 from converters.sources.lightgbm import LightGbmModel
 from converters.trees.tree_ensemble import round_down
+from tests.support.converters.parity import compare
 from tollgate.errors import ConversionError
 
 

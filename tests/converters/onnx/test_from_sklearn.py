@@ -25,9 +25,9 @@ from sklearn.preprocessing import (
 from sklearn.tree import DecisionTreeClassifier
 
 from converters.onnx.from_sklearn import onnx_from_sklearn
-from converters.parity.parity import compare
 from converters.parity.runner import onnx_runner
 from converters.sources.sklearn import SklearnModel
+from tests.support.converters.parity import compare
 from tollgate.errors import ConversionError
 
 THRESHOLDS = (0.1, 0.35, 0.5, 0.8)

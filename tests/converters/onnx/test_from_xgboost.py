@@ -11,11 +11,11 @@ import pytest
 from xgboost import XGBClassifier, XGBRegressor, XGBRFClassifier
 
 from converters.onnx.from_xgboost import onnx_from_xgboost, served_booster
-from converters.parity.parity import compare
 from converters.parity.probe_rows import probes
 from converters.parity.runner import onnx_runner
 from converters.training import train_xgboost
 from converters.trees.xgboost_trees import trees_from_xgboost
+from tests.support.converters.parity import compare
 from tollgate.errors import ConversionError
 
 

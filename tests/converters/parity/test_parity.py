@@ -8,10 +8,11 @@ from xgboost import XGBClassifier
 
 from converters.model import Probes
 from converters.onnx.from_xgboost import onnx_from_xgboost, served_booster
-from converters.parity.parity import ALONE_ROWS, compare
+from converters.parity.parity import ALONE_ROWS
 from converters.parity.probe_rows import probes
 from converters.parity.runner import in_batches, onnx_runner
 from converters.trees.xgboost_trees import trees_from_xgboost
+from tests.support.converters.parity import compare
 from tollgate.errors import ConversionError
 
 

@@ -21,7 +21,6 @@ from xgboost import XGBClassifier
 from converters.compression.quantize import int8
 from converters.onnx.from_sklearn import ML_OPSET_OF_DOUBLES
 from converters.onnx.graph import IR_VERSION, ML_OPSET, OPSET
-from converters.parity.parity import measure
 from converters.parity.runner import onnx_runner
 from converters.parity.session import RUNTIME
 from converters.parity.target_runtime import (
@@ -32,6 +31,7 @@ from converters.parity.target_runtime import (
 from converters.sources.opening import open_source
 from converters.sources.worker import model_of
 from converters.survey import survey, table
+from tests.support.converters.parity import measure
 from tollgate.errors import ConversionError, InputError, SetupError
 from tollgate.repository.models.targets import TARGETS, target
 

@@ -15,11 +15,10 @@ from tollgate.cli.options import Json, Repository
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
-    from converters.compression.compression_cost import Gate
     from converters.conversion import Conversion
     from converters.converted import Converted
     from converters.purpose import Purpose
-    from tollgate.repository.models.artifact_file import ParityReport
+    from tollgate.repository.models.artifact_file import Gate, ParityReport
 
 
 # Declare the options of `convert` and `adopt`, with their help texts.
@@ -347,7 +346,7 @@ def _columns(text: str | None) -> tuple[str, ...]:
 
 def _gate(flips: float | None, auc_loss: float | None, ap_loss: float | None) -> Gate:
     """Build the limits of an accepted loss; missing options take their defaults."""
-    from converters.compression.compression_cost import Gate
+    from tollgate.repository.models.artifact_file import Gate
 
     usual = Gate()
     return Gate(
