@@ -23,6 +23,7 @@ from rich.progress import (
 from rich.table import Table
 
 from tollgate.errors import InputError
+from tollgate.repository.atomic import replace_file
 from tollgate.settings import ADDRESSES, Settings, holds_password, load_settings
 from tollgate.suggestions import suggest
 
@@ -122,6 +123,19 @@ def _plain(value: object) -> object:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
     raise NotImplementedError(f"{type(value).__name__} has no form in JSON")
+
+
+def write_private(path: Path, content: bytes) -> None:
+    """
+    Write a file that only its owner can read.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    try:
+        replace_file(path, content, mode=0o600)
+    except OSError as exc:
+        raise InputError(path, f"cannot be written: {exc.strerror}") from exc
 
 
 def number_table(*columns: str) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -48,3 +49,32 @@ TrustPickle = Annotated[
         rich_help_panel="The model",
     ),
 ]
+JournalUrl = Annotated[
+    str | None,
+    typer.Option(
+        help="URL of the Redis or Redis Cluster with the journal stream.",
+        show_default="the store",
+    ),
+]
+UntilIdle = Annotated[
+    bool, typer.Option(help="End after a second without new records.")
+]
+ExtraLabels = Annotated[
+    Path | None,
+    typer.Option(help="Labels to add to the sealed ones: Parquet, CSV or JSON lines."),
+]
+Customer = Annotated[
+    str | None,
+    typer.Option(
+        help="Customer id of the purchase; if omitted, the keys of all "
+        "customers are tried."
+    ),
+]
+DecisionId = Annotated[
+    str, typer.Argument(help="Transaction id, or WRITER:NUMBER of a record.")
+]
+HistoryFile = Annotated[
+    Path, typer.Argument(help="History: Parquet, CSV or JSON lines.")
+]
+Picture = Annotated[Path | None, typer.Option(help="Path of the PNG file to write.")]
+UTC_TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"]

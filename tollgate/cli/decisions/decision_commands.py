@@ -21,7 +21,7 @@ from tollgate.cli.decisions.journal_commands import (
     default_folder,
     default_keys,
 )
-from tollgate.cli.options import Json, Product, Repository, State
+from tollgate.cli.options import Customer, DecisionId, Json, Product, Repository, State
 from tollgate.cli.repositories import open_for_reading
 from tollgate.errors import InputError, SetupError
 from tollgate.schema import AMOUNT, EVENT_TIME, REASON_SEPARATOR, Degraded
@@ -438,16 +438,8 @@ def _table(decided: pl.DataFrame) -> Table:
 
 
 def explain(
-    decision: Annotated[
-        str, typer.Argument(help="Transaction id, or WRITER:NUMBER of a record.")
-    ],
-    customer: Annotated[
-        str | None,
-        typer.Option(
-            help="Customer id of the purchase; if omitted, the keys of all "
-            "customers are tried."
-        ),
-    ] = None,
+    decision: DecisionId,
+    customer: Customer = None,
     journal_url: Annotated[
         str | None,
         typer.Option(
@@ -471,8 +463,6 @@ def explain(
 ) -> None:
     """Explain a decision: rules, thresholds, and the features that moved the score."""
     import msgspec
-
-    from tollgate.errors import InputError
 
     chosen = console.settings(
         product_is_known=folder is None,

@@ -16,7 +16,18 @@ from tollgate.cli.metrics_port import (
     require_metrics_port,
     serve_metrics,
 )
-from tollgate.cli.options import Json, Product, Repository, State
+from tollgate.cli.options import (
+    UTC_TIMES,
+    Customer,
+    DecisionId,
+    ExtraLabels,
+    JournalUrl,
+    Json,
+    Product,
+    Repository,
+    State,
+    UntilIdle,
+)
 from tollgate.cli.repositories import open_with_safe_refresh
 from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError
@@ -69,13 +80,7 @@ _IDLE_S = 1.0
 
 
 def run(
-    journal_url: Annotated[
-        str | None,
-        typer.Option(
-            help="URL of the Redis or Redis Cluster with the journal stream.",
-            show_default="the store",
-        ),
-    ] = None,
+    journal_url: JournalUrl = None,
     folder: Folder = None,
     keys: Keys = None,
     anchor: Anchor = None,
@@ -103,16 +108,12 @@ def run(
     ] = "30s",
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
-    until_idle: Annotated[
-        bool, typer.Option(help="End after a second without new records.")
-    ] = False,
+    until_idle: UntilIdle = False,
     product: Product = None,
     repository: Repository = None,
     state: State = None,
 ) -> None:
     """Seal decisions from the stream into segments, until Ctrl-C or SIGTERM."""
-    from tollgate.audit.chain.anchor import AnchorFile
-    from tollgate.audit.chain.chain import Chain
     from tollgate.audit.chain.segment_files import lock
     from tollgate.audit.releases.archive import ReleaseArchive
     from tollgate.audit.worker.audit_worker import (
@@ -132,11 +133,7 @@ def run(
     place = folder or default_folder(chosen)
     seal_s = seconds(seal_after, flag="--seal-after")
     keep_s = seconds(keep, flag="--keep") if keep else None
-    chain = Chain(
-        place,
-        product=chosen.product,
-        anchor=AnchorFile(anchor or default_anchor(place)),
-    )
+    chain = journal_chain(place, anchor, product=chosen.product)
     with lock(place / WORKER_LOCK, wait=False) as alone:
         if not alone:
             raise InputError(place, "another worker seals into this folder")
@@ -269,6 +266,15 @@ def _result_lines(proof: VerificationResult) -> Sequence[str]:
     return lines
 
 
+def journal_chain(place: Path, anchor: Path | None, *, product: str) -> Chain:
+    """Return the journal of a folder, which need not exist, with its anchor."""
+    from tollgate.audit.chain.anchor import AnchorFile
+    from tollgate.audit.chain.chain import Chain
+
+    file = AnchorFile(anchor or default_anchor(place))
+    return Chain(place, product=product, anchor=file)
+
+
 def seconds(text: str, *, flag: str) -> float:
     """
     Read the duration of a flag, in seconds.
@@ -287,7 +293,6 @@ def seconds(text: str, *, flag: str) -> float:
 # Reuse sealed decisions: `journal replay` and `journal dataset`.
 
 _DIFFERENT = 1  # exit status
-_TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"]
 
 
 def replay(
@@ -381,29 +386,21 @@ def opened_chain(folder: Path, anchor: Path | None, *, product: str) -> Chain:
     Raises:
         InputError: There is no journal.
     """
-    from tollgate.audit.chain.anchor import AnchorFile
-    from tollgate.audit.chain.chain import Chain
     from tollgate.audit.chain.links import link_paths, no_journal
 
     if not link_paths(folder):
         raise no_journal(folder)
-    file = AnchorFile(anchor or default_anchor(folder))
-    return Chain(folder, product=product, anchor=file)
+    return journal_chain(folder, anchor, product=product)
 
 
 def dataset(
     out: Annotated[Path, typer.Argument(help="Path of the Parquet file to write.")],
     folder: Folder = None,
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="Labels to add to the sealed ones: Parquet, CSV or JSON lines."
-        ),
-    ] = None,
+    labels: ExtraLabels = None,
     as_of: Annotated[
         datetime | None,
         typer.Option(
-            formats=_TIMES,
+            formats=UTC_TIMES,
             help="Leave out decisions and labels after this time, UTC.",
             show_default="now",
         ),
@@ -432,8 +429,6 @@ def dataset(
 
     from tollgate.audit.chain.links import now_us, utc_text
     from tollgate.audit.releases.labelled_decisions import dataset as make
-    from tollgate.errors import InputError
-    from tollgate.repository.atomic import replace_file
 
     if out.suffix != ".parquet":
         raise InputError(out, "is not called .parquet")
@@ -460,10 +455,7 @@ def dataset(
     )
     content = io.BytesIO()
     found.table.write_parquet(content)
-    try:
-        replace_file(out, content.getvalue(), mode=0o600)
-    except OSError as exc:
-        raise InputError(out, f"cannot be written: {exc.strerror}") from exc
+    console.write_private(out, content.getvalue())
     left = {
         "without consent": found.withheld,
         "of other features or releases": found.foreign,
@@ -510,22 +502,14 @@ def _labels(path: Path | None, chosen: Settings, keys: Path) -> pl.DataFrame | N
 
 
 def export(
-    decision: Annotated[
-        str, typer.Argument(help="Transaction id, or WRITER:NUMBER of a record.")
-    ],
+    decision: DecisionId,
     out: Annotated[
         Path | None,
         typer.Option(
             help="Path of the HTML page to write.", show_default="decision.html"
         ),
     ] = None,
-    customer: Annotated[
-        str | None,
-        typer.Option(
-            help="Customer id of the purchase; if omitted, the keys of all "
-            "customers are tried."
-        ),
-    ] = None,
+    customer: Customer = None,
     folder: Folder = None,
     keys: Keys = None,
     anchor: Anchor = None,
@@ -539,8 +523,6 @@ def export(
     from tollgate.audit.review.lookup import find_record
     from tollgate.audit.review.record_text import decision_page
     from tollgate.audit.worker.pseudonyms import FILE, Subjects
-    from tollgate.errors import InputError
-    from tollgate.repository.atomic import replace_file
 
     chosen = console.settings(
         product_is_known=folder is None, product=product, state=state
@@ -556,10 +538,7 @@ def export(
     )
     archived = newest_archived_release(place, found.values["release"])
     target = out or Path("decision.html")
-    try:
-        replace_file(target, decision_page(found, archived).encode(), mode=0o600)
-    except OSError as exc:
-        raise InputError(target, f"cannot be written: {exc.strerror}") from exc
+    console.write_private(target, decision_page(found, archived).encode())
     for problem in found.evidence.problems:
         console.say(f"not as it was sealed: {problem}")
     decision, release = found.values["decision"], found.values["release"]
@@ -593,8 +572,6 @@ def retain(
     """
     Remove segments older than the retention period; their links stay in the chain.
     """
-    from tollgate.audit.chain.anchor import AnchorFile
-    from tollgate.audit.chain.chain import Chain
     from tollgate.audit.chain.links import link_name, no_journal, now_us
     from tollgate.audit.worker.retention import retain as remove
 
@@ -605,11 +582,7 @@ def retain(
     before_us = now_us() - int(seconds(keep, flag="--keep") * 1e6)
     if not (place / link_name(1)).is_file():
         raise no_journal(place)
-    chain = Chain(
-        place,
-        product=chosen.product,
-        anchor=AnchorFile(anchor or default_anchor(place)),
-    )
+    chain = journal_chain(place, anchor, product=chosen.product)
     tombstone = remove(chain, before_us=before_us)
     count = tombstone.facts["records"] if tombstone else "0"
     if as_json:

@@ -21,7 +21,7 @@ from tollgate.cli.metrics_port import (
     require_metrics_port,
     serve_metrics,
 )
-from tollgate.cli.options import Json, Repository, State
+from tollgate.cli.options import UTC_TIMES, ExtraLabels, Json, Repository, State
 from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError
 from tollgate.worker import Worker
@@ -182,7 +182,6 @@ def _accuracy(found: DailyAccuracy, releases: Sequence[str]) -> Table:
 
 _DRIFT = 1  # exit status
 _LEAST_WINDOW = 500
-_TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"]
 
 
 def monitor(
@@ -226,12 +225,7 @@ def monitor(
             help="Chance that an unchanged release ever raises an alarm.",
         ),
     ] = 0.01,
-    labels: Annotated[
-        Path | None,
-        typer.Option(
-            help="Labels to add to the sealed ones: Parquet, CSV or JSON lines."
-        ),
-    ] = None,
+    labels: ExtraLabels = None,
     label_lag: Annotated[
         str | None,
         typer.Option(
@@ -248,7 +242,7 @@ def monitor(
     as_of: Annotated[
         datetime | None,
         typer.Option(
-            formats=_TIMES,
+            formats=UTC_TIMES,
             help="Time to use as the present, for days and labels; UTC.",
             show_default="now",
         ),
@@ -450,18 +444,13 @@ class Watch:
 
     def _write(self) -> None:
         from tollgate.monitor.monitor_page import monitor_page
-        from tollgate.repository.atomic import replace_file
 
         self.metrics.refresh()
         if self._options.metrics is not None:
             self.metrics.write(self._options.metrics)
         if self._options.report is not None:
             page = monitor_page(self._monitors)
-            try:
-                replace_file(self._options.report, page.encode(), mode=0o600)
-            except OSError as exc:
-                problem = f"cannot be written: {exc.strerror}"
-                raise InputError(self._options.report, problem) from exc
+            console.write_private(self._options.report, page.encode())
 
     def print_findings(self) -> None:
         """Print the findings."""

@@ -15,9 +15,11 @@ from tollgate.cli.decisions.journal_commands import (
     Anchor,
     Folder,
     Keys,
-    default_anchor,
     default_folder,
     default_keys,
+    journal_chain,
+    opened_chain,
+    seconds,
 )
 from tollgate.cli.operations.store_commands import STORE_DEADLINE_S
 from tollgate.cli.options import Json, Product, Repository, State, StoreUrl
@@ -169,8 +171,8 @@ def load(
     as_json: Json = False,
 ) -> None:
     """Load labels into the store and the journal; then judge each release."""
+    from tollgate.audit.chain.links import link_paths
     from tollgate.audit.worker.label_journal import read_labels
-    from tollgate.errors import InputError
     from tollgate.repository.releases.served_versions import served_spec
 
     chosen = console.settings(
@@ -186,14 +188,14 @@ def load(
             text = f"store: {counts.format_map(stored)}"
             console.result(text)
     place = folder or default_folder(chosen)
-    chain = _chain(place, anchor, product=chosen.product)
-    if chain is None:
+    if not link_paths(place):
         if not spec.entities:
             raise InputError(place, "holds no journal, and the store wants no labels")
         console.say(f"no journal in {place}: labels are in the store alone")
         if as_json:
             console.print_json({"store": stored, "journal": None, "releases": []})
         return
+    chain = journal_chain(place, anchor, product=chosen.product)
     rows = _into_journal(
         labels, spec=spec, chain=chain, keys=keys or default_keys(place)
     )
@@ -217,32 +219,16 @@ def accuracy(
     as_json: Json = False,
 ) -> None:
     """Print precision, recall and AUC of every release on its labelled decisions."""
-    from tollgate.audit.chain.links import no_journal
-
     chosen = console.settings(
         product_is_known=folder is None, product=product, state=state
     )
     place = folder or default_folder(chosen)
-    chain = _chain(place, anchor, product=chosen.product)
-    if chain is None:
-        raise no_journal(place)
+    chain = opened_chain(place, anchor, product=chosen.product)
     accuracies = _accuracies(chain, legitimate_after)
     if as_json:
         console.print_json(accuracies)
     else:
         _print(accuracies)
-
-
-def _chain(place: Path, anchor: Path | None, *, product: str) -> Chain | None:
-    """Open the journal, if there is one."""
-    from tollgate.audit.chain.anchor import AnchorFile
-    from tollgate.audit.chain.chain import Chain
-    from tollgate.audit.chain.links import link_paths
-
-    if not link_paths(place):
-        return None
-    file = AnchorFile(anchor or default_anchor(place))
-    return Chain(place, product=product, anchor=file)
 
 
 def _into_store(labels: Labels, *, spec: FeatureSpec, url: str) -> dict[str, int]:
@@ -275,7 +261,6 @@ def _into_journal(
 def _accuracies(chain: Chain, legitimate_after: str | None) -> list[ReleaseAccuracy]:
     """Judge every release on its labelled decisions."""
     from tollgate.audit.releases.labelled_decisions import accuracy_by_release as judge
-    from tollgate.cli.decisions.journal_commands import seconds
 
     before_us = None
     if legitimate_after is not None:

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from tollgate.cli import console, table_files
-from tollgate.cli.options import Json
+from tollgate.cli.options import HistoryFile, Json
 from tollgate.errors import InputError, TollgateError
 
 if TYPE_CHECKING:
@@ -102,9 +102,7 @@ def _print_comparison(found: Comparison) -> None:
 
 
 def build(
-    history: Annotated[
-        Path, typer.Argument(help="History: Parquet, CSV or JSON lines.")
-    ],
+    history: HistoryFile,
     out: Annotated[Path, typer.Argument(help="Path of the Parquet file to write.")],
     spec: Spec = SPEC,
     table: table_files.TableFiles = None,
@@ -165,9 +163,7 @@ def _try_hook(spec: Path) -> None:
 
 
 def replay(
-    history: Annotated[
-        Path, typer.Argument(help="History: Parquet, CSV or JSON lines.")
-    ],
+    history: HistoryFile,
     since: Annotated[
         datetime,
         typer.Option("--from", formats=["%Y-%m-%d"], help="First day to compare."),
@@ -229,7 +225,6 @@ def _copied_columns(
     path: Path, names: list[str], *, taken: Mapping[str, object]
 ) -> dict[str, object]:
     """Read further columns of a history's file; its rows are in the same order."""
-    from tollgate.errors import InputError
     from tollgate.history.table import read_table
 
     table = read_table(path)

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tollgate.cli import console, running_server
-from tollgate.cli.options import Json, State, StoreUrl
+from tollgate.cli.options import Json, Picture, State, StoreUrl
 from tollgate.errors import InputError, RepositoryError
 from tollgate.schema import Decision
 
@@ -166,9 +166,7 @@ def simulate(
         typer.Option(help="Policy to compare with, instead of the recorded decisions."),
     ] = None,
     spec: Spec = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="Path of the PNG file to write.")
-    ] = None,
+    picture: Picture = None,
     as_json: Json = False,
 ) -> None:
     """Simulate a changed policy on past decisions: more declines, money, segments."""

@@ -508,7 +508,6 @@ def check(
 
 def _print_limits(products: int) -> None:
     """Print the limits that this machine sets a server, or why it cannot start one."""
-    from tollgate.errors import SetupError
     from tollgate.server.processes.resources import measure
 
     try:

@@ -32,7 +32,15 @@ from tollgate.cli.operations.release_commands import (
     settings_of,
     versions_of,
 )
-from tollgate.cli.options import Json, Product, Repository, State
+from tollgate.cli.options import (
+    JournalUrl,
+    Json,
+    Picture,
+    Product,
+    Repository,
+    State,
+    UntilIdle,
+)
 from tollgate.cli.repositories import (
     open_for_changes,
     open_for_reading,
@@ -419,9 +427,7 @@ def report(
         ),
     ] = None,
     as_json: Json = False,
-    picture: Annotated[
-        Path | None, typer.Option(help="Path of the PNG file to write.")
-    ] = None,
+    picture: Picture = None,
     repository: Repository = None,
     product: Product = None,
     state: State = None,
@@ -458,21 +464,13 @@ def report(
 
 
 def run(
-    journal_url: Annotated[
-        str | None,
-        typer.Option(
-            help="URL of the Redis or Redis Cluster with the journal stream.",
-            show_default="the store",
-        ),
-    ] = None,
+    journal_url: JournalUrl = None,
     judge_every: Annotated[
         str, typer.Option(help="Interval at which counts are saved and gates checked.")
     ] = "2s",
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
-    until_idle: Annotated[
-        bool, typer.Option(help="End after a second without new records.")
-    ] = False,
+    until_idle: UntilIdle = False,
     repository: Repository = None,
     product: Product = None,
     state: State = None,

@@ -475,7 +475,7 @@ def _tune(
             console.say(f"put back: {', '.join(override.left)}")
         if restore:
             return
-        tuned = bench.tune(report=_print_progress)
+        tuned = bench.tune(report=console.say)
     folder = out or chosen.state_path / "tune" / bench.wanted.name
     bench.keep(tuned, folder)
     if not as_json:
@@ -563,22 +563,12 @@ def _ended_by_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _print_progress(text: str) -> None:
-    """Print the progress; each message stays on one line."""
-    console.err.print(text, highlight=False, soft_wrap=True)
-
-
 def _print_result(bench: Bench, tuned: TuningResult, folder: Path) -> None:
     """Print the Pareto front, a comparison with the best, and where the rest is."""
-    from rich.table import Table
-
     from tollgate.tuning.report import ending
 
-    table = Table(box=None, pad_edge=False)
     columns = ("requests/s", "decisions/s", "p50 ms", "p99 ms", "CPU s/1,000")
-    table.add_column("settings that nothing beats in all")
-    for column in columns:
-        table.add_column(column, justify="right")
+    table = console.number_table("settings that nothing beats in all", *columns)
     for point in bench.points(tuned):
         seen = point.seen
         cells = (

@@ -18,7 +18,7 @@ from tollgate.cli.repositories import (
     open_for_changes,
     open_for_reading,
 )
-from tollgate.errors import InputError, RepositoryError
+from tollgate.errors import InputError, RepositoryError, ServerError
 
 if TYPE_CHECKING:
     from tollgate.repository.releases.release_file import Release
@@ -251,7 +251,6 @@ def _runs(replica: Replica, product: str, wanted: str, canary: str) -> bool:
 
 def _release(folder: Path, product: str, name: str | None) -> Release:
     """Find a release: the active one, an earlier one, or a pending proposal."""
-    from tollgate.errors import RepositoryError
     from tollgate.repository.releases.release_file import read_release
     from tollgate.repository.releases.release_history import (
         find_release,
@@ -678,7 +677,6 @@ def _rows(chosen: Settings, folder: Path) -> list[Row]:
 
 def _reported(chosen: Settings) -> dict[int, Row]:
     """Request the findings of the local server, which knows the copies in progress."""
-    from tollgate.errors import ServerError
     from tollgate.server.address import find_server
     from tollgate.supervisor.replicas import query_versions
 

@@ -21,7 +21,7 @@ from tollgate.cli.metrics_port import (
     require_metrics_port,
     serve_metrics,
 )
-from tollgate.cli.options import Json, Product, Repository, State, StoreUrl
+from tollgate.cli.options import HistoryFile, Json, Product, Repository, State, StoreUrl
 from tollgate.cli.repositories import open_for_reading, require_entities
 from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError, SetupError
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tollgate.backfill.materialize import MaterializeCounts
     from tollgate.features.spec.feature_spec import FeatureSpec
     from tollgate.repair.drain import DrainResult
-    from tollgate.settings import Settings
     from tollgate.store.redis.redis_store import RedisStore
     from tollgate.stream.consumer import StreamConsumer, Tally
     from tollgate.stream.source import Feed, Source
@@ -138,9 +137,7 @@ def stream(
 
 
 def feed(
-    history: Annotated[
-        Path, typer.Argument(help="History: Parquet, CSV or JSON lines.")
-    ],
+    history: HistoryFile,
     product: Product = None,
     repository: Repository = None,
     state: State = None,
@@ -243,7 +240,6 @@ def _feeds(repository: Path, product: str, given: str | None) -> list[str]:
 
 def _spec(repository: Path, product: str) -> FeatureSpec:
     """Read the features of the product's release; refuse a product without entities."""
-    from tollgate.cli.repositories import require_entities
     from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
     from tollgate.repository.releases.served_versions import read_served
 
