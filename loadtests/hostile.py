@@ -29,6 +29,7 @@ from loadtests.harness import (
     run_command,
     temporary_folder,
 )
+from loadtests.requests.steady_caller import SteadyCaller
 from tollgate.errors import InputError, SetupError
 from tollgate.gateway.certificates import make_certificates
 from tollgate.gateway.gateway_metrics import GatewayMetrics, outcomes_of
@@ -37,9 +38,7 @@ from tollgate.gateway.nginx import Nginx
 from tollgate.gateway.template import SUSPENSIONS_FOLDER, Gateway
 from tollgate.load.bodies import unframe
 from tollgate.load.hostile_requests import (
-    MODEL_INFER,
     Hostile,
-    good_request,
     hostile_requests,
     post,
 )
@@ -47,7 +46,6 @@ from tollgate.server.processes.environment import free_port
 from tollgate.testing.supervised import Supervised, supervised
 from tollgate_client.addresses import CHANNEL_OPTIONS, open_channel
 from tollgate_client.options import bearer, tls_from
-from tollgate_client.wire import decisions_of
 
 _TIMEOUT_S = 10.0
 _SETTLE_S = 2.0  # time in which good requests continue after the last hostile one
@@ -158,13 +156,13 @@ def _measure(
         before = product.pid("tritonserver")
         began_s = perf_counter()
         sender = Sender(bench, folder=bench.gateway.state)
-        sent = asyncio.run(_send_both(sender, metrics, options=options))
+        asyncio.run(_send_both(sender, metrics, options=options))
         seconds = perf_counter() - began_s
         product.wait(product.ready)
         return Figures(
-            good_sent=sent[0],
-            good_answered=sent[0] - sender.lost.total(),
-            good_lost=sender.lost,
+            good_sent=sender.good.sent,
+            good_answered=len(sender.good.answered),
+            good_lost=sender.good.lost,
             hostile_sent=options.requests,
             outcomes=outcomes_of(metrics, caller="hostile"),
             passed=sender.passed,
@@ -182,7 +180,7 @@ class Sender:
         folder: Folder for the bodies of nghttp.
 
     Attributes:
-        lost: Good requests without a decision, by status and message.
+        good: Sends the good requests.
         passed: Hostile requests with the status OK, by kind.
     """
 
@@ -190,7 +188,9 @@ class Sender:
         self._bench = bench
         self._folder = folder
         self._raw = asyncio.Semaphore(_RAW_SENDERS)
-        self.lost: Counter[str] = Counter()
+        self.good = SteadyCaller(
+            "good-", timeout_s=_TIMEOUT_S, metadata=bearer(bench.good)
+        )
         self.passed: Counter[str] = Counter()
 
     def channel(self) -> Any:
@@ -200,20 +200,6 @@ class Sender:
         return open_channel(
             self._bench.gateway.listen, grpc.aio, tls=tls, arguments=own
         )
-
-    async def send_good(self, infer: Any, tag: str) -> None:
-        """Send a good request; count it as lost without a decision."""
-        request = good_request(1, tag=tag)
-        try:
-            answer = await infer(
-                request, timeout=_TIMEOUT_S, metadata=bearer(self._bench.good)
-            )
-        except grpc.RpcError as error:
-            self.lost[f"{error.code().name}: {error.details()}"[:200]] += 1
-            return
-        decisions = decisions_of(answer, latency_s=0.0)
-        if list(decisions.decision) not in (["approve"], ["review"], ["decline"]):
-            self.lost[f"no decision: {decisions.error[0]}"[:200]] += 1
 
     async def send_hostile(self, channel: Any, one: Hostile) -> str:
         """
@@ -264,10 +250,13 @@ def lift_suspensions(gateway: Gateway) -> None:
 
 async def _send_both(
     sender: Sender, metrics: GatewayMetrics, *, options: argparse.Namespace
-) -> tuple[int, int]:
-    """Send good requests while hostile ones are sent; return the number of each."""
+) -> None:
+    """Send good requests while hostile ones are sent."""
     ended = asyncio.Event()
-    good = asyncio.create_task(_good(sender, options.good_rate, ended=ended))
+    channel = sender.channel()
+    good = asyncio.create_task(
+        sender.good.send_all(channel, rate=options.good_rate, ended=ended)
+    )
     counting = asyncio.create_task(_count(metrics, ended=ended))
     requests = _some(hostile_requests(options.seed), options.requests)
     try:
@@ -277,11 +266,11 @@ async def _send_both(
         await asyncio.sleep(_SETTLE_S)
     finally:
         ended.set()
-    sent = await good
+    await good
+    await channel.close()
     await counting
     await asyncio.sleep(_SETTLE_S)  # nginx writes its counts after a second
     metrics.update()
-    return sent, options.requests
 
 
 def _some(requests: Iterator[Hostile], count: int) -> Iterator[Hostile]:
@@ -303,26 +292,6 @@ async def _hostile(
         due_s = max(due_s + step_s, perf_counter() - 1.0)
         await asyncio.sleep(max(0.0, due_s - perf_counter()))
     await channel.close()
-
-
-async def _good(sender: Sender, rate: float, *, ended: asyncio.Event) -> int:
-    """Send at fixed times, regardless of earlier answers; return the number sent."""
-    channel = sender.channel()
-    infer = channel.unary_unary(
-        MODEL_INFER,
-        request_serializer=type(good_request(1, tag="")).SerializeToString,
-    )
-    tasks: set[asyncio.Task[None]] = set()
-    began_s, number = perf_counter(), 0
-    while not ended.is_set():
-        task = asyncio.create_task(sender.send_good(infer, f"good-{number}"))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-        number += 1
-        await asyncio.sleep(max(0.0, began_s + number / rate - perf_counter()))
-    await asyncio.gather(*tasks)
-    await channel.close()
-    return number
 
 
 async def _count(metrics: GatewayMetrics, *, ended: asyncio.Event) -> None:

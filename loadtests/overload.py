@@ -44,6 +44,7 @@ from tollgate.gateway.template import (
     IN_FLIGHT,
     TEMPLATE,
     Gateway,
+    Limits,
 )
 from tollgate.load.bodies import Load
 from tollgate.load.compiled_sender import CompiledSender
@@ -271,14 +272,6 @@ _HOST = "127.0.0.1"
 _NO_LIMIT = 1_000_000  # requests/s of a caller; this test does not measure that limit
 
 
-class Limits(msgspec.Struct, frozen=True):
-    """Maximum of requests in flight: of all, of one caller, of bulk."""
-
-    in_flight: int
-    caller_in_flight: int
-    bulk_in_flight: int
-
-
 class Gate(msgspec.Struct, frozen=True):
     """
     A running gateway.
@@ -303,7 +296,6 @@ def open_gate(
 
     Args:
         upstream: host:port of Triton's gRPC.
-        limits: Maximum of requests in flight.
         callers: Names of callers that get a key.
         folder: Folder for its files; must exist.
 
@@ -326,7 +318,7 @@ def open_gate(
         tls_cert=folder / "server.pem",
         tls_key=folder / "server.key",
         keys=keys,
-        rate=_NO_LIMIT,
+        rate=limits.rate,
         burst=_NO_LIMIT,
         in_flight=limits.in_flight,
         caller_in_flight=limits.caller_in_flight,
@@ -415,7 +407,10 @@ def _open_paths(
             folder = place / "gate"
             folder.mkdir()
             limits = Limits(
-                options.in_flight, options.caller_in_flight, options.bulk_in_flight
+                _NO_LIMIT,
+                options.in_flight,
+                options.caller_in_flight,
+                options.bulk_in_flight,
             )
             gate = stack.enter_context(
                 open_gate(bench.grpc_url, limits=limits, callers=CALLERS, folder=folder)

@@ -101,20 +101,8 @@ def run_all(options: argparse.Namespace) -> list[Path]:
     with _bench(options, scenarios) as bench:
         for run in range(1, options.runs + 1):
             for name, scenario in scenarios:
-                order = Order(
-                    name=name,
-                    scenario=scenario,
-                    run=run,
-                    seed=options.seed + run - 1,
-                    first=first,
-                    driver=options.driver,
-                    connections=options.connections,
-                    layers=options.layers,
-                    label=options.label,
-                    command=options.command,
-                )
                 say(f"{name}, {_size(scenario)}, run {run} of {options.runs}")
-                raw = run_once(bench, order)
+                raw = run_once(bench, options, name, scenario, run=run, first=first)
                 first += len(raw.calls) * scenario.rows
                 path = _path(options, name, scenario, run=run)
                 write_raw(path, raw)
@@ -199,9 +187,6 @@ def _summary(raw: Raw) -> str:
         f"  {len(raw.calls):,} requests, p50 {took_ms[0]:.1f} ms, p99 "
         f"{took_ms[1]:.1f} ms with the warm-up, {failed:,} without an answer"
     )
-
-
-# Run a scenario once: draw its requests, send them, and record the results.
 
 
 # Record the work of the steps during a run: time per layer, and every batch.
@@ -319,42 +304,29 @@ def _origins(batches: Batches, requests: int) -> I64:
 DRIVERS = ("compiled", "python")
 
 
-class Order(msgspec.Struct, frozen=True):
-    """
-    Parameters of one run.
-
-    Attributes:
-        run: Number of the run, from 1.
-        first: Index of the first purchase of the traffic that was not sent yet.
-        driver: One of DRIVERS.
-        connections: Number of connections that the requests share.
-        layers: True to record the batches of the steps, too.
-        label: The user's label for the measurement.
-        command: Command that repeats the run.
-    """
-
-    name: str
-    scenario: Scenario
-    run: int
-    seed: int
-    first: int
-    driver: str
-    connections: int
-    layers: bool
-    label: str
-    command: str
-
-
-def run_once(bench: Bench, order: Order) -> Raw:
+def run_once(
+    bench: Bench,
+    options: argparse.Namespace,
+    name: str,
+    scenario: Scenario,
+    *,
+    run: int,
+    first: int,
+) -> Raw:
     """
     Run a scenario once.
+
+    Args:
+        name: Name of the scenario.
+        run: Number of the run, from 1.
+        first: Index of the first purchase of the traffic that was not sent yet.
 
     Raises:
         InputError: This server does not support it.
         ServerError: The server or the sender failed.
     """
-    scenario = order.scenario
-    at_s = arrivals(scenario, seed=order.seed)
+    seed = options.seed + run - 1
+    at_s = arrivals(scenario, seed=seed)
     if not len(at_s):
         raise InputError("--seconds", "not one request is due in so short a time")
     bodies = bench.folder / "bodies.bin"
@@ -365,19 +337,19 @@ def run_once(bench: Bench, order: Order) -> Raw:
             bench.traffic,
             scenario=scenario,
             at_s=at_s,
-            first=order.first,
-            seed=order.seed,
+            first=first,
+            seed=seed,
         ),
         timeout_s=scenario.timeout_ms / 1e3,
-        connections=order.connections,
+        connections=options.connections,
         retries=scenario.retries,
     )
     with (
         fault_injection(scenario, bench.target) as trouble,
         counting(bench.server) as counted,
-        recording_steps(bench, wanted=order.layers) as recordings,
+        recording_steps(bench, wanted=options.layers) as recordings,
     ):
-        sender = _sender(order.driver, bench, load)
+        sender = _sender(options.driver, bench, load)
         results = sender.send(load, began=trouble.began)
     bodies.unlink()
     layers_ms, batches = {}, None
@@ -387,14 +359,14 @@ def run_once(bench: Bench, order: Order) -> Raw:
         )
     return Raw(
         about=About(
-            name=order.name,
+            name=name,
             scenario=scenario,
-            run=order.run,
-            label=order.label,
-            seed=order.seed,
-            driver=order.driver,
-            connections=order.connections,
-            command=order.command,
+            run=run,
+            label=options.label,
+            seed=seed,
+            driver=options.driver,
+            connections=options.connections,
+            command=options.command,
             measured=bench.measured(),
             store=bench.store,
             kinds=results.kinds,

@@ -36,16 +36,15 @@ from loadtests.harness import (
     run_command,
     temporary_folder,
 )
+from loadtests.requests.steady_caller import SteadyCaller
 from loadtests.results.surroundings import CHECKOUT
 from loadtests.servers.injection import ROUND_FILE, LoopReport, reports
 from tollgate.journal.decision_record import decode_chunk
 from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
-from tollgate.load.hostile_requests import MODEL_INFER, good_request
 from tollgate.server.address import find_server
 from tollgate.testing.supervised import Supervised
 from tollgate.worker import ERRORS_METRIC
 from tollgate_client.addresses import CHANNEL_OPTIONS
-from tollgate_client.wire import decisions_of
 
 PRODUCT = "fraud"
 _TIMEOUT_S = 20.0
@@ -53,7 +52,6 @@ _READY_S = 600.0  # on a busy machine
 _SETTLE_S = 120.0
 _READ_S = 2.0  # between two reads of the journal's stream
 _READ_AT_ONCE = 1_000
-_DECISIONS = (["approve"], ["review"], ["decline"])
 _COUNTED = re.compile(rf'^{ERRORS_METRIC}{{.*?loop="([^"]+)".*}} (\S+)$', re.MULTILINE)
 
 
@@ -170,51 +168,6 @@ def _code(rounds: Path) -> str:
     )
 
 
-class Sender:
-    """
-    Sends requests, and records their results.
-
-    Attributes:
-        lost: Requests without a decision, by status and message.
-        answered: Transaction ids of the others.
-    """
-
-    def __init__(self) -> None:
-        self.lost: Counter[str] = Counter()
-        self.answered: set[bytes] = set()
-        self.sent = 0
-
-    async def send_all(self, url: str, *, rate: float, ended: asyncio.Event) -> None:
-        """Send at fixed times, regardless of earlier answers."""
-        tasks: set[asyncio.Task[None]] = set()
-        async with grpc.aio.insecure_channel(url, options=CHANNEL_OPTIONS) as channel:
-            infer = channel.unary_unary(
-                MODEL_INFER,
-                request_serializer=type(good_request(1, tag="")).SerializeToString,
-            )
-            began_s = monotonic()
-            while not ended.is_set():
-                task = asyncio.create_task(self._send(infer, f"u{self.sent}"))
-                tasks.add(task)
-                task.add_done_callback(tasks.discard)
-                self.sent += 1
-                late_s = began_s + self.sent / rate - monotonic()
-                await asyncio.sleep(max(0.0, late_s))
-            await asyncio.gather(*tasks)
-
-    async def _send(self, infer: Any, tag: str) -> None:
-        try:
-            answer = await infer(good_request(1, tag=tag), timeout=_TIMEOUT_S)
-        except grpc.RpcError as error:
-            self.lost[f"{error.code().name}: {error.details()}"[:200]] += 1
-            return
-        decisions = decisions_of(answer, latency_s=0.0)
-        if list(decisions.decision) in _DECISIONS:
-            self.answered.add(f"{tag}-0".encode())
-        else:
-            self.lost[f"no decision: {decisions.error[0]}"[:200]] += 1
-
-
 class JournalReader:
     """
     Reads the journal's stream as its worker does: it removes the entries that it reads.
@@ -253,24 +206,28 @@ async def _measure(
 ) -> Figures:
     address = find_server(product.state)
     assert address is not None
-    sender, reader = Sender(), JournalReader(address.store_url)
+    caller = SteadyCaller("u", timeout_s=_TIMEOUT_S)
+    reader = JournalReader(address.store_url)
     ended = asyncio.Event()
     began_s = monotonic()
     with contextlib.closing(reader):
-        sending = asyncio.create_task(
-            sender.send_all(product.grpc_url, rate=options.rate, ended=ended)
-        )
-        number = await _inject(options, rounds, reader=reader, began_s=began_s)
-        ended.set()
-        await sending
+        async with grpc.aio.insecure_channel(
+            product.grpc_url, options=CHANNEL_OPTIONS
+        ) as channel:
+            sending = asyncio.create_task(
+                caller.send_all(channel, rate=options.rate, ended=ended)
+            )
+            number = await _inject(options, rounds, reader=reader, began_s=began_s)
+            ended.set()
+            await sending
         seconds = monotonic() - began_s
-        await _settle(product, rounds, reader=reader, sender=sender)
+        await _settle(product, rounds, reader=reader, caller=caller)
         return Figures(
             seconds=seconds,
             rounds=number,
-            sent=sender.sent,
-            lost=sender.lost,
-            unrecorded=len(sender.answered - reader.found),
+            sent=caller.sent,
+            lost=caller.lost,
+            unrecorded=len(caller.answered - reader.found),
             recorded=len(reader.found),
             loops=loop_figures(reports(rounds), counted_errors(product)),
             recovered=product.recovered_parts(),
@@ -297,7 +254,7 @@ async def _inject(
 
 
 async def _settle(
-    product: Supervised, rounds: Path, *, reader: JournalReader, sender: Sender
+    product: Supervised, rounds: Path, *, reader: JournalReader, caller: SteadyCaller
 ) -> None:
     """Wait for pauses, metrics and the journal to finish, up to a limit."""
     until_s = monotonic() + _SETTLE_S
@@ -305,7 +262,7 @@ async def _settle(
         await asyncio.sleep(_READ_S)
         await asyncio.to_thread(reader.read)
         loops = loop_figures(reports(rounds), counted_errors(product))
-        if all(one.ok for one in loops) and sender.answered <= reader.found:
+        if all(one.ok for one in loops) and caller.answered <= reader.found:
             return
 
 

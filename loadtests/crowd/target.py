@@ -8,15 +8,8 @@ from pathlib import Path
 import msgspec
 
 from tollgate.errors import InputError, SetupError
-from tollgate.features.spec.feature_spec import (
-    SPEC_FILE,
-    FeatureSpec,
-    all_fields,
-    load_spec,
-    wire_inputs,
-)
-from tollgate.repository.product_models import read_product
-from tollgate.repository.releases.release_file import read_release
+from tollgate.features.spec.feature_spec import FeatureSpec, all_fields, wire_inputs
+from tollgate.repository.releases.served_versions import served_spec
 from tollgate.server.address import find_server
 
 
@@ -70,11 +63,4 @@ def remote_target(grpc_url: str, *, repository: Path) -> Target:
 
 
 def _specs(repository: Path, products: Sequence[str]) -> dict[str, FeatureSpec]:
-    return {product: spec_of(repository, product) for product in products}
-
-
-def spec_of(repository: Path, product: str) -> FeatureSpec:
-    """Read the feature spec of a product's release."""
-    step = read_product(repository, product).features_step
-    version = read_release(repository, product=product).versions[step]
-    return load_spec(repository / step / str(version) / SPEC_FILE)
+    return {product: served_spec(repository, product=product) for product in products}

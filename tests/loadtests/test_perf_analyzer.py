@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from loadtests.crowd.target import spec_of
 from loadtests.perf_analyzer import commands, input_data, main
 from tollgate.features.spec.feature_spec import FeatureSpec, all_fields, wire_inputs
+from tollgate.repository.releases.served_versions import served_spec
 from tollgate.testing import TestServer
 from tollgate_client import Client
 
@@ -43,7 +43,7 @@ def test_every_purchase_is_one_row_with_types_that_servers_take(
 
 def test_a_number_that_is_missing_is_eight_bytes() -> None:
     """JSON has no NaN, and a word that is missing is empty."""
-    spec = spec_of(CHECKOUT / "model_repository", "credit")
+    spec = served_spec(CHECKOUT / "model_repository", product="credit")
     text = json.dumps(input_data(spec, 400), allow_nan=False)
     missing = re.findall(r'\{"b64": "([^"]+)"\}', text)
     assert missing

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
+from converters.card.card import group_sections
 from converters.card.quality import LEAST, errors_by_group, measure_quality
 from converters.card.quality_record import Levels
-from converters.card.quality_section import group_sections
 from tollgate.errors import InputError
 
 LEVELS = Levels(names=("approve", "review", "decline"), thresholds=(0.2, 0.5))
