@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -13,43 +13,7 @@ import polars as pl
 
 from converters.model import F32, F64
 from tollgate.errors import InputError
-
-
-def _read_csv(path: Path) -> pl.DataFrame:
-    # Guessing types from the first rows would make a later text an error of the parser;
-    # as text, each value can be reported with its row.
-    return pl.read_csv(path, infer_schema=False)
-
-
-def _read_lines(path: Path) -> pl.DataFrame:
-    return pl.read_ndjson(path, infer_schema_length=None)
-
-
-_READERS: dict[str, Callable[[Path], pl.DataFrame]] = {
-    ".parquet": pl.read_parquet,
-    ".csv": _read_csv,
-    ".jsonl": _read_lines,
-    ".ndjson": _read_lines,
-}
-
-
-def read_table(path: Path) -> pl.DataFrame:
-    """
-    Read a table; every value of a CSV is a text.
-
-    Raises:
-        InputError: The file has another format, or cannot be read.
-    """
-    reader = _READERS.get(path.suffix)
-    if reader is None:
-        raise InputError(path, f"{path.suffix or 'no suffix'}: one of {list(_READERS)}")
-    try:
-        return reader(path)
-    except OSError as error:
-        raise InputError(path, f"cannot be read: {error.strerror or error}") from error
-    except pl.exceptions.PolarsError as error:
-        raise InputError(path, str(error).splitlines()[0]) from error
-
+from tollgate.history import read_table
 
 _TRUTH = {"true": "1", "false": "0"}
 MOST_SEGMENTS = 50  # distinct texts of one column that a report can show

@@ -14,6 +14,7 @@ from __future__ import annotations
 import copy
 import functools
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -153,40 +154,47 @@ def _rounds_constants_first() -> bool:
 def robust_scaler(scope: Any, operator: Any, container: Any) -> None:
     """Write (x - center) / scale, each in float64 and rounded to float32."""
     step = operator.raw_operator
-    write = StepNodes(scope, container)
-    double = _in_wide if write.is_wide(operator) else _in_double
-    last = write.joined(operator)
-    if step.with_centering:
-        last = double(write, "Sub", last, step.center_)
-    if step.with_scaling:
-        last = double(write, "Div", last, step.scale_)
-    write.put("Identity", last, output=operator.outputs[0].full_name)
+    steps = [("Sub", step.center_)] if step.with_centering else []
+    steps += [("Div", step.scale_)] if step.with_scaling else []
+    _write_steps(StepNodes(scope, container), operator, steps)
 
 
 def min_max_scaler(scope: Any, operator: Any, container: Any) -> None:
     """Write x * scale + min, each in float64 and rounded to float32; then clip."""
     step = operator.raw_operator
-    write = StepNodes(scope, container)
-    double = _in_wide if write.is_wide(operator) else _in_double
-    kind = np.float64 if write.is_wide(operator) else np.float32
-    last = double(write, "Mul", write.joined(operator), step.scale_)
-    last = double(write, "Add", last, step.min_)
-    if step.clip:
-        ends = [write.constant(np.asarray(one, kind)) for one in step.feature_range]
-        last = write.add("Clip", last, *ends)
-    write.put("Identity", last, output=operator.outputs[0].full_name)
+    _write_steps(
+        StepNodes(scope, container),
+        operator,
+        [("Mul", step.scale_), ("Add", step.min_)],
+        ends=step.feature_range if step.clip else None,
+    )
 
 
 def max_abs_scaler(scope: Any, operator: Any, container: Any) -> None:
     """Write x / scale in float64, rounded to float32; then clip."""
     step = operator.raw_operator
-    write = StepNodes(scope, container)
-    double = _in_wide if write.is_wide(operator) else _in_double
-    kind = np.float64 if write.is_wide(operator) else np.float32
-    last = double(write, "Div", write.joined(operator), step.scale_)
-    if getattr(step, "clip", False):
-        ends = [write.constant(np.asarray(one, kind)) for one in (-1, 1)]
-        last = write.add("Clip", last, *ends)
+    ends = (-1, 1) if getattr(step, "clip", False) else None
+    _write_steps(
+        StepNodes(scope, container), operator, [("Div", step.scale_)], ends=ends
+    )
+
+
+def _write_steps(
+    write: StepNodes,
+    operator: Any,
+    steps: Sequence[tuple[str, Any]],
+    *,
+    ends: tuple[float, float] | None = None,
+) -> None:
+    """Apply operations with constants one after the other; then clip to `ends`."""
+    wide = write.is_wide(operator)
+    last = write.joined(operator)
+    for kind, values in steps:
+        last = (_in_wide if wide else _in_double)(write, kind, last, values)
+    if ends is not None:
+        dtype = np.float64 if wide else np.float32
+        limits = [write.constant(np.asarray(one, dtype)) for one in ends]
+        last = write.add("Clip", last, *limits)
     write.put("Identity", last, output=operator.outputs[0].full_name)
 
 

@@ -13,8 +13,9 @@ import polars as pl
 
 from converters.model import F64, TrainedModel
 from converters.parity.runner import onnx_runner
-from converters.sample import Sample, read_table
+from converters.sample import Sample
 from tollgate.errors import InputError, ParityError
+from tollgate.history import read_table
 from tollgate.repository.hashes import hash_file
 from tollgate.repository.models.artifact_file import TOLERANCE, Apart, Oracle, RowsFile
 from tollgate.schema import MAX_BATCH_ROWS

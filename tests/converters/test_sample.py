@@ -230,7 +230,7 @@ def test_a_segment_with_too_many_values_is_refused(tmp_path):
 def test_files_that_are_no_sample_are_refused(tmp_path):
     """Missing, of another format, damaged, empty, or without a number."""
     assert refused(tmp_path / "rows.csv").startswith("cannot be read: No such file")
-    assert refused(tmp_path / "rows.xlsx").startswith(".xlsx: one of ['.parquet'")
+    assert refused(tmp_path / "rows.xlsx").startswith("is none of .parquet, .csv")
     path = tmp_path / "rows.parquet"
     path.write_bytes(b"PAR1 and no more")
     assert refused(path)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +23,13 @@ def read_table(path: Path) -> pl.DataFrame:
     """
     import polars as pl
 
-    readers = {
+    # The first lines do not show the type of every column of JSON lines.
+    read_lines = partial(pl.read_ndjson, infer_schema_length=None)
+    readers: dict[str, Callable[[Path], pl.DataFrame]] = {
         ".parquet": pl.read_parquet,
-        ".csv": lambda file: pl.read_csv(file, infer_schema=False),
-        ".jsonl": pl.read_ndjson,
-        ".ndjson": pl.read_ndjson,
+        ".csv": partial(pl.read_csv, infer_schema=False),
+        ".jsonl": read_lines,
+        ".ndjson": read_lines,
     }
     reader = readers.get(path.suffix)
     if reader is None:

@@ -85,9 +85,7 @@ class TextTree(msgspec.Struct, frozen=True, eq=False):
         return ~at
 
 
-def checked_tree(
-    block: Mapping[str, str], *, at: str, number: int, columns: int
-) -> TextTree:
+def checked_tree(block: Mapping[str, str], *, at: str, columns: int) -> TextTree:
     """Read the lines of a tree; raise BadField or ConversionError."""
     leaves = _one(block, "num_leaves", at=at)
     if leaves < 1:
@@ -307,7 +305,7 @@ def _read(text: str) -> TextModel:
             "tree_sizes", f"lists {len(sizes.split())} of {len(trees)} trees"
         )
     checked = tuple(
-        checked_tree(block, at=f"Tree={number}", number=number, columns=columns)
+        checked_tree(block, at=f"Tree={number}", columns=columns)
         for number, block in enumerate(blocks)
     )
     if not sum(float(np.abs(one.leaf_value).max()) for one in checked) * sigmoid < (
