@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from pathlib import Path
 
@@ -66,12 +67,14 @@ def test_purchase_four_is_what_the_page_derives_by_hand(example: FeatureSpec) ->
         "most": 50,
         "before": 80,
         "gap": 1800,
+        "spread": math.sqrt(3 * 65_250_000 - 9_500**2) / 300,
         "channel": -2,
         "risk": 1,
         "per_item": -1,
         "rush": 2 / 3 * 24,
     }
     assert {name: got[name] for name in wanted} == wanted
+    assert got["trend"] == pytest.approx((3 * -97.5 + 12 * 95) / (3 * 132.5 - 12**2))
 
 
 def test_the_hook_of_the_page_makes_its_numbers(tmp_path: Path) -> None:

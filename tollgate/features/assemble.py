@@ -172,6 +172,7 @@ _DAY_US = 86_400_000_000
 _NIGHT_END_US = 7 * 3_600_000_000  # hours 0 … 6 are night
 _CENTS = 2  # decimals of an amount
 _MICROSECONDS = 6
+_HOUR_US = 3_600_000_000
 
 
 class Assembler:
@@ -467,9 +468,17 @@ class _Batch:
             decimals = _MICROSECONDS
         elif feature.of is not None:
             decimals = self._spec.field(feature.of).decimals
+        unit = 10 ** (decimals or 0)  # an exact field has no mean, std or slope
+        unknown: Bool = first == MISSING
+        if feature.aggregate == "std":
+            root = np.sqrt(floats_at(first))
+            self.features[:, column] = root / (np.maximum(rest[0], 1) * unit)
+            return unknown
+        if feature.aggregate == "slope":
+            self.features[:, column] = floats_at(first) * (_HOUR_US / unit)
+            return unknown
         if rest:
             # A mean: one division of integers, so that it is rounded once.
-            unit = 10 ** (decimals or 0)  # an exact field has no mean
             self.features[:, column] = first / (np.maximum(rest[0], 1) * unit)
             return None
         return self._number(column, first, decimals=decimals)

@@ -24,7 +24,8 @@ ADDABLE, CATEGORIES = ("items", "weight"), ("channel", "device")
 NUMBERS = (*ADDABLE, "spot")
 SPOTS = [52.123456, 52.1234560000001, -0.0000123, 3e-310, -7e30, 0.0]
 KEYS = {"customer": "customer_id", "terminal": "terminal_id", "card": "card_id"}
-OF_NUMBER = ["sum", "mean", "min", "max", "last"]
+ADDED = ["sum", "mean", "std", "slope"]
+OF_NUMBER = [*ADDED, "min", "max", "last"]
 WINDOWED = ["count", *OF_NUMBER, "distinct", "flagged", "share", "time_since_last"]
 RATES = ("count", "sum", "flagged")
 
@@ -85,7 +86,7 @@ def windowed(draw: st.DrawFn, name: str, names: list[str]) -> dict[str, Any]:
         values = ["amount", *NUMBERS, *CATEGORIES, *others]
         feature["of"] = draw(st.sampled_from(values))
     elif kind in OF_NUMBER:
-        numbers = ADDABLE if kind in ("sum", "mean") else NUMBERS
+        numbers = ADDABLE if kind in ADDED else NUMBERS
         of = draw(st.sampled_from([None, "amount", *numbers]))
         feature |= {"of": of} if of else {}
     return feature

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import Any
 
 from tests.support.features.random_specs import CATEGORIES, FIELDS, Event, in_us
@@ -94,6 +96,13 @@ class Loop:
             return len(frauds) / len(inside) if inside else 0.0
         if kind == "last":
             inside = [one for one in inside if one is not own]
+        if kind in ("std", "slope"):
+            known = [one for one in inside if self.number(one, of) is not None]
+            numbers = [int(self.number(one, of)) for one in known]
+            unit = 10 ** self.decimals[of]
+            if kind == "std":
+                return std(numbers, unit)
+            return slope([one.time_us for one in known], numbers, unit)
         values = [self.number(one, of) for one in inside]
         return self.aggregate(kind, of, [one for one in values if one is not None])
 
@@ -133,6 +142,29 @@ class Loop:
     def upto(self, one: Event, own: Event) -> bool:
         """Tell whether an event of the row's own instant is not after the row."""
         return one.time_us < own.time_us or order(one.id) <= order(own.id)
+
+
+def std(values: list[int], unit: int) -> float | None:
+    """Compute the population standard deviation from its definition."""
+    count = len(values)
+    if count < 2:
+        return None
+    mean = Fraction(sum(values), count)
+    squares = sum(((one - mean) ** 2 for one in values), Fraction(0)) * count
+    assert squares.denominator == 1
+    return math.sqrt(float(squares)) / (count * unit)
+
+
+def slope(times_us: list[int], values: list[int], unit: int) -> float | None:
+    """Compute the slope of values over hours by least squares from its definition."""
+    count = len(values)
+    if len(set(times_us)) < 2:
+        return None
+    middle, mean = Fraction(sum(times_us), count), Fraction(sum(values), count)
+    pairs = list(zip(times_us, values, strict=True))
+    products = sum(((t - middle) * (x - mean) for t, x in pairs), Fraction(0))
+    squares = sum(((t - middle) ** 2 for t in times_us), Fraction(0))
+    return float(products * count) / float(squares * count) * (3_600_000_000 / unit)
 
 
 def order(transaction_id: str) -> tuple[int, bytes]:

@@ -98,6 +98,10 @@ def _value(spec: FeatureSpec, feature: Feature, rows: int, draw: Draw) -> F64:
     if feature.aggregate == "time_since_last":
         most_us = spec.entities[feature.entity].horizon_us
         return _whole(0, most_us, rows, draw) / 1e6
+    if feature.aggregate == "std":
+        return np.abs(_wide(rows, draw))
+    if feature.aggregate == "slope":
+        return _wide(rows, draw)
     of = feature.of if feature.aggregate is not None else feature.field
     if of == AMOUNT or (of is None and feature.aggregate is not None):
         return _whole(0, MAX_CENTS, rows, draw) / 100.0

@@ -29,6 +29,8 @@ _WORDS = {
     "max": "largest {of}",
     "last": "{of} of the newest purchase before this one",
     "distinct": "number of different values of {of}",
+    "std": "standard deviation of {of}",
+    "slope": "trend of {of} per hour, by least squares",
     "time_since_last": "seconds since the newest purchase before this one",
 }
 

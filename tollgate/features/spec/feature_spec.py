@@ -49,8 +49,10 @@ __all__ = ["SPEC_FILE", "Entity", "Feature", "FeatureSpec", "Table", "load_spec"
 # Resolve the names in a features.yaml: entities, windows, fields, other features.
 
 _NO_AMOUNT = "which the product has not (amount: false)"
+# A tile holds no number for these.
+_OF_EVERY_EVENT = ("distinct", "std", "slope")
 _RATES = ("count", "sum", "flagged")
-_ADDED = ("sum", "mean")  # sums of floats depend on their order
+_ADDED = ("sum", "mean", "std", "slope")  # sums of floats depend on their order
 
 
 def link_fields(
@@ -441,8 +443,9 @@ def _tile_needs(
     needs = []
     for one in features:
         kind = one.aggregate or "time_since_last"
-        if kind == "distinct" or (delay_us and kind in ("last", "time_since_last")):
-            delayed = " with a delay" if kind != "distinct" else ""
+        newest = kind in ("last", "time_since_last")
+        if kind in _OF_EVERY_EVENT or (delay_us and newest):
+            delayed = " with a delay" if newest else ""
             problem = f"needs every event{delayed}: its entity must have hop: 0"
             raise SpecError(path, problem, where=f"features.{one.name}.{kind}")
         amount = one.of in (None, AMOUNT)

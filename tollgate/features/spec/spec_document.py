@@ -27,7 +27,17 @@ LABEL_TIME = "label_time"
 VALID_FROM = "valid_from"  # column of a table
 
 Aggregate = Literal[
-    "count", "sum", "mean", "min", "max", "last", "distinct", "flagged", "share"
+    "count",
+    "sum",
+    "mean",
+    "min",
+    "max",
+    "last",
+    "distinct",
+    "flagged",
+    "share",
+    "std",
+    "slope",
 ]
 Calendar = Literal["weekend", "night"]
 FieldUse = Literal["features", "policy"]
@@ -194,7 +204,7 @@ _KINDS = (
 )
 # These may be passed to the model as NaN.
 _OPEN_KINDS = ("field", "category", "ratio", "difference", "hook")
-OF_NUMBER = ("sum", "mean", "min", "max", "last")
+OF_NUMBER = ("sum", "mean", "min", "max", "last", "std", "slope")
 
 
 def largest_number(decimals: int | None) -> float:

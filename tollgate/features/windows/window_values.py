@@ -20,7 +20,8 @@ import numpy.typing as npt
 from tollgate.features.spec.spec_definition import Feature, FeatureSpec
 from tollgate.features.spec.tile_form import FieldKind
 from tollgate.features.windows.entity_entries import MISSING, Entries
-from tollgate.schema import AMOUNT
+from tollgate.features.windows.window_moments import Covariance, digits, running
+from tollgate.schema import AMOUNT, float_places
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -188,8 +189,19 @@ def _own_ends(entries: Entries, rows: Rows, *, low: I64, high: I64) -> I64:
 
 # List what features need from an entity's windows beyond counts, amounts and frauds.
 
-# `known` counts the purchases that have the number at all.
-Kind = Literal["sum", "known", "min", "max", "last", "distinct", "time_since_last"]
+# `known` counts the purchases that have the number at all. `variance` (times n²) and
+# `slope` (per µs) are places of float64, as exact numbers are.
+Kind = Literal[
+    "sum",
+    "known",
+    "min",
+    "max",
+    "last",
+    "distinct",
+    "time_since_last",
+    "variance",
+    "slope",
+]
 
 
 class Demand(NamedTuple):
@@ -208,7 +220,12 @@ def demands_of(feature: Feature) -> tuple[Demand, ...]:
         if kind == "sum":
             return (total,)
         return (total, Demand("known", of, feature.window))
-    if kind in ("min", "max", "last", "distinct", "time_since_last"):
+    if kind == "std":
+        return (
+            Demand("variance", of, feature.window),
+            Demand("known", of, feature.window),
+        )
+    if kind in ("min", "max", "last", "distinct", "time_since_last", "slope"):
         return (Demand(kind, of, feature.window),)
     return ()
 
@@ -282,31 +299,19 @@ def window_sums(entries: Entries, rows: Rows, *, places: Places | None = None) -
     if entries.tiles is None and np.logical_and.reduce(entries.purchase):
         count, upto = end - begin, own - first
     else:
-        bought = _running(entries.purchase)
+        bought = running(entries.purchase)
         count, upto = bought[end] - bought[begin], bought[own] - bought[first]
-    paid = _running(entries.cents)
+    paid = running(entries.cents)
     frauds = entries.fraud_at
     fraud = frauds.searchsorted(end) - frauds.searchsorted(begin)
     if len(frauds):
         fraud -= _not_yet_known(entries, rows, places)
     if entries.tiles is not None:
-        flagged = _running(entries.tiles.flagged)
+        flagged = running(entries.tiles.flagged)
         fraud += flagged[end] - flagged[begin]
     return Sums(
         count=count.T, cents=(paid[end] - paid[begin]).T, fraud=fraud.T, upto=upto
     )
-
-
-def _running(values: npt.NDArray[Any]) -> I64:
-    """
-    Add up values of entries: a window's sum is the difference between its ends.
-
-    Returns:
-        The sum of the values before each position; int64 [E + 1].
-    """
-    sums = np.zeros(len(values) + 1, np.int64)
-    np.add.accumulate(values, dtype=np.int64, out=sums[1:])
-    return sums
 
 
 def _not_yet_known(entries: Entries, rows: Rows, places: Places) -> I64:
@@ -502,6 +507,10 @@ def compute_demands(
     return {demand: windows.compute(demand) for demand in demands}
 
 
+# Digits of a value within ±10^12, and of a time in µs.
+_VALUE_DIGITS, _TIME_DIGITS = 2, 3
+
+
 class _Windows:
     """Compute demands over the windows of some rows; share intermediate results."""
 
@@ -514,6 +523,7 @@ class _Windows:
         self._columns = columns
         self._numbers: dict[str, tuple[I64, Bool]] = {}
         self._running: dict[Demand, I64] = {}
+        self._moments: dict[tuple[str, str], Covariance] = {}
         self._previous: dict[str, I64] = {}
         self._newest: dict[tuple[str, int], I64] = {}
         self._order: I64 | slice | None = None
@@ -528,6 +538,10 @@ class _Windows:
             return self._distinct(demand)
         if kind in ("min", "max"):
             return self._extreme(demand)
+        if kind == "variance":
+            return self._variance(demand)
+        if kind == "slope":
+            return self._slope(demand)
         return self._latest(demand)
 
     def _number(self, of: str) -> tuple[I64, Bool]:
@@ -560,10 +574,10 @@ class _Windows:
             parts = known if demand.kind == "known" else np.where(known, values, 0)
             kind = FieldKind.KNOWN if demand.kind == "known" else FieldKind.SUM
             tiled = self._tile_number(kind, demand.of)
-            self._running[key] = _running(parts if tiled is None else parts + tiled)
-        running = self._running[key]
+            self._running[key] = running(parts if tiled is None else parts + tiled)
+        sums = self._running[key]
         begin = self._places.begin[demand.window]
-        total: I64 = running[self._places.end] - running[begin]
+        total: I64 = sums[self._places.end] - sums[begin]
         return total
 
     def _extreme(self, demand: Demand) -> I64:
@@ -586,6 +600,31 @@ class _Windows:
             if demand.kind == "max"
             else np.where(found == _LARGEST, MISSING, found)
         )
+
+    def _moment(self, kind: Literal["xx", "tx", "tt"], demand: Demand) -> F64:
+        """Return n² times a covariance of values x and times t, in µs; [R]."""
+        key = (kind, demand.of)
+        if key not in self._moments:
+            values, known = self._number(demand.of)
+            x = digits(values, _VALUE_DIGITS)
+            if kind == "xx":
+                self._moments[key] = Covariance(x, None, known)
+            else:
+                t = digits(self._entries.time_us, _TIME_DIGITS)
+                self._moments[key] = Covariance(t, x if kind == "tx" else None, known)
+        begin = self._places.begin[demand.window]
+        return self._moments[key].windows(begin=begin, end=self._places.end)
+
+    def _variance(self, demand: Demand) -> I64:
+        """Compute n · Σx² - (Σx)² of the values x of windows with two or more."""
+        count = self._sum(demand._replace(kind="known"))
+        return np.where(count < 2, MISSING, float_places(self._moment("xx", demand)))
+
+    def _slope(self, demand: Demand) -> I64:
+        """Compute the slope of the values over time, by least squares, per µs."""
+        spread = self._moment("tt", demand)
+        slope = self._moment("tx", demand) / np.where(spread == 0.0, 1.0, spread)
+        return np.where(spread == 0.0, MISSING, float_places(slope))
 
     def _distinct(self, demand: Demand) -> I64:
         values, known = self._number(demand.of)

@@ -1,0 +1,229 @@
+"""Aggregates that need every event: against libraries, and offline = online."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import polars as pl
+import pytest
+import scipy.stats
+
+from tollgate.errors import SpecError
+from tollgate.features.offline import build
+from tollgate.features.spec.description import compare, feature_text
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
+from tollgate.history import History, history_of
+from tollgate.replay import purchases_of
+from tollgate.store.online_features import OnlineFeatures
+from tollgate.store.redis.redis_store import RedisStore
+
+OpenStore = Callable[..., RedisStore]
+F64 = npt.NDArray[np.float64]
+HOUR_US = 3_600_000_000
+START_US = 1_700_000_000_000_000
+COUNT = 400
+
+FEATURES = """\
+version: 1
+product: series
+lateness: 60d
+entities:
+  customer: {key: customer_id}
+  machine: {key: machine_id, delay: 6h}
+fields:
+  - {name: level, type: number, decimals: 3}
+  - {name: spot, type: number, decimals: exact}
+features:
+  - {name: spot, field: spot}
+  - {name: std, entity: customer, aggregate: std, window: 2d, default: -1}
+  - {name: std_long, entity: customer, aggregate: std, window: 30d, of: level}
+  - {name: std_late, entity: machine, aggregate: std, window: 7d, of: level}
+  - {name: slope, entity: customer, aggregate: slope, window: 2d, default: -1}
+  - {name: slope_long, entity: customer, aggregate: slope, window: 30d, of: level}
+  - {name: slope_late, entity: machine, aggregate: slope, window: 7d, of: level}
+"""
+
+
+def spec_of(folder: Path, *changes: tuple[str, str]) -> FeatureSpec:
+    """Load the features above with texts replaced."""
+    text = FEATURES
+    for old, new in changes:
+        assert old in text
+        text = text.replace(old, new, 1)
+    path = folder / "features.yaml"
+    path.write_text(text)
+    return load_spec(path)
+
+
+def history_table() -> pl.DataFrame:
+    """Purchases of few ids in random order, with ties and missing numbers."""
+    source = np.random.default_rng(7)
+    time_us = source.integers(0, 40 * 24, COUNT) * HOUR_US
+    time_us += np.where(
+        source.random(COUNT) < 0.5, source.integers(0, HOUR_US, COUNT), 0
+    )
+    level = np.round(source.normal(0, 10.0 ** source.integers(-2, 9, COUNT)), 3)
+    return pl.DataFrame(
+        {
+            "transaction_id": [f"x{one}" for one in source.permutation(COUNT)],
+            "event_time": time_us + START_US,
+            "customer_id": [f"c{one}" for one in source.geometric(0.4, COUNT)],
+            "machine_id": [f"m{one}" for one in source.geometric(0.4, COUNT)],
+            "amount": np.round(source.random(COUNT) * 10.0 ** (COUNT % 6), 2),
+            "level": np.where(source.random(COUNT) < 0.2, np.nan, level),
+            "spot": np.where(source.random(COUNT) < 0.2, np.nan, level / 3),
+        }
+    )
+
+
+def history_in(spec: FeatureSpec) -> History:
+    """Read the purchases as a history of a spec."""
+    return history_of(history_table(), spec=spec, source="")
+
+
+def windows_of(
+    of: str, *, hours: int, key: str = "customer_id", delay: int = 0
+) -> list[tuple[F64, F64]]:
+    """Collect each purchase's window: hours since the start, and values that exist."""
+    table = history_table()
+    time_us = table["event_time"].to_numpy() - START_US
+    values, ids = table[of].to_numpy(), table[key].to_numpy()
+    names = table["transaction_id"].to_list()
+    places = [(len(one), one) for one in names]
+    order = sorted(range(COUNT), key=lambda row: (time_us[row], places[row]))
+    found = []
+    for row in range(COUNT):
+        end_us = time_us[row] - delay * HOUR_US
+        inside = [
+            other
+            for other in order
+            if ids[other] == ids[row]
+            and end_us - hours * HOUR_US < time_us[other] <= end_us
+            and (delay or time_us[other] < end_us or places[other] <= places[row])
+            and not np.isnan(values[other])
+        ]
+        found.append((time_us[inside] / HOUR_US, values[inside]))
+    return found
+
+
+@pytest.fixture
+def computed(tmp_path: Path) -> dict[str, F64]:
+    """The features of the purchases by name."""
+    spec = spec_of(tmp_path)
+    vectors = build(spec, history_in(spec))
+    return dict(zip(spec.feature_names, vectors.T, strict=True))
+
+
+WINDOWS = [
+    ("", "amount", {"hours": 48}),
+    ("_long", "level", {"hours": 720}),
+    ("_late", "level", {"hours": 168, "key": "machine_id", "delay": 6}),
+]
+
+
+@pytest.mark.parametrize(("name", "of", "options"), WINDOWS)
+def test_std_is_that_of_numpy(
+    computed: dict[str, F64], name: str, of: str, options: dict[str, Any]
+) -> None:
+    """The population's; the default with fewer than two values."""
+    default = 0.0 if name else -1.0
+    wanted = [
+        np.std(values) if len(values) > 1 else default
+        for _, values in windows_of(of, **options)
+    ]
+    assert len(set(wanted)) > 100
+    np.testing.assert_allclose(computed[f"std{name}"], wanted, rtol=1e-9, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "of", "options"), WINDOWS)
+def test_slope_is_that_of_scipy(
+    computed: dict[str, F64], name: str, of: str, options: dict[str, Any]
+) -> None:
+    """Least squares per hour; the default with fewer than two times."""
+    default = 0.0 if name else -1.0
+    wanted = [
+        scipy.stats.linregress(hours, values).slope if len(set(hours)) > 1 else default
+        for hours, values in windows_of(of, **options)
+    ]
+    assert len(set(wanted)) > 100
+    np.testing.assert_allclose(computed[f"slope{name}"], wanted, rtol=1e-9, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows_at_once", [1, 2, 7, 31, 32])
+def test_online_equals_offline_in_batches_of_any_size(
+    tmp_path: Path, store_url: str, open_store: OpenStore, rows_at_once: int
+) -> None:
+    """The purchases arrive and are read in random order; every bit is the same."""
+    spec = spec_of(tmp_path)
+    history = history_in(spec)
+    expected = build(spec, history)
+    online = OnlineFeatures(spec, open_store(store_url, deadline_s=30.0))
+    source = np.random.default_rng(rows_at_once)
+    arriving = source.permutation(COUNT)
+    for first in range(0, COUNT, 32):
+        online.load(purchases_of(spec, history, arriving[first : first + 32]))
+    rows = source.permutation(COUNT)
+    for first in range(0, COUNT, rows_at_once):
+        chosen = rows[first : first + rows_at_once]
+        batch = purchases_of(spec, history, chosen)
+        (vectors,) = online.score([batch], write=[False])
+        np.testing.assert_array_equal(vectors.features, expected[chosen])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        (
+            "30d, of: level",
+            "30d, of: spot",
+            "features.std_long.of: 'spot' is exact; a std needs decimals: 0 to 4",
+        ),
+        (
+            "aggregate: slope, window: 30d, of: level",
+            "aggregate: slope, window: 30d, of: spot",
+            "features.slope_long.of: 'spot' is exact; a slope needs decimals: 0 to 4",
+        ),
+        (
+            "customer_id}",
+            "customer_id, hop: 1h}",
+            "features.std.std: needs every event: its entity must have hop: 0",
+        ),
+    ],
+)
+def test_refusals_name_the_feature_and_the_reason(
+    tmp_path: Path, old: str, new: str, words: str
+) -> None:
+    """One line with the file, the key and the reason."""
+    with pytest.raises(SpecError) as caught:
+        spec_of(tmp_path, (old, new))
+    assert str(caught.value) == f"{tmp_path / 'features.yaml'}: {words}"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("std", "standard deviation of amount, of the customer"),
+        ("slope_late", "trend of level per hour, by least squares, of the machine"),
+    ],
+)
+def test_each_aggregate_is_described(tmp_path: Path, name: str, text: str) -> None:
+    """The sentence that `features show` prints."""
+    spec = spec_of(tmp_path)
+    assert feature_text(spec.features[spec.feature_names.index(name)], spec) == text
+
+
+def test_a_changed_aggregate_is_a_change_of_the_vector(tmp_path: Path) -> None:
+    """A std in place of a slope over the same stored data."""
+    old = spec_of(tmp_path)
+    new = spec_of(
+        tmp_path, ("aggregate: slope, window: 2d", "aggregate: std, window: 2d")
+    )
+    comparison = compare(old, new)
+    assert (comparison.same_state, comparison.same_vector) == (True, False)
+    (change,) = comparison.changes
+    assert (change.feature, change.kind) == ("slope", "vector")
+    assert change.details == ("aggregate: slope → std",)
