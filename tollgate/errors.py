@@ -120,13 +120,7 @@ class DeviceError(SetupError):
 
 
 class ServerError(TollgateError):
-    """
-    A child process did not start, or died.
-
-    Args:
-        problem: Description of the event.
-        log: The last useful lines it wrote.
-    """
+    """A child process did not start, or died; `log` has its last useful lines."""
 
     def __init__(self, process: str, problem: str, *, log: str = "") -> None:
         self.process = process
@@ -136,13 +130,7 @@ class ServerError(TollgateError):
 
 
 class ObjectStoreError(TollgateError):
-    """
-    The object store that holds a model repository did not respond.
-
-    Args:
-        url: Address that was requested.
-        problem: Description of the event.
-    """
+    """The object store that holds a model repository did not respond."""
 
     def __init__(self, url: str, problem: str) -> None:
         self.url = url
@@ -271,12 +259,7 @@ def install_remedy(extra: str) -> str:
 
 
 def part_remedy(distribution: str, folder: str, *, extra: str = "") -> str:
-    """
-    Describe how to install another distribution of this project.
-
-    Args:
-        folder: Its folder in a checkout.
-    """
+    """Describe how to install another distribution of this project, by its folder."""
     source, wheel = (
         f"./{folder}",
         f"./dist/{distribution}-{__version__}-py3-none-any.whl",

@@ -73,12 +73,7 @@ CUSTOM = (_TABLE.custom.where, _TABLE.custom.metrics)
 
 
 class Metric(msgspec.Struct, frozen=True):
-    """
-    One metric with its page.
-
-    Attributes:
-        row: Its row of the table.
-    """
+    """One metric with its page."""
 
     page: Page
     row: MetricRow

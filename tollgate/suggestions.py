@@ -12,13 +12,7 @@ _NEAREST = 0.5
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """
-    Suggest the known name that is nearest to an unknown one, then list all of them.
-
-    Args:
-        name: The unknown name.
-        known: All names there are; their order does not matter.
-    """
+    """Suggest the known name that is nearest to an unknown one, then list all."""
     names = sorted(set(known))
     if not names:
         return "there are none"

@@ -471,13 +471,7 @@ class TrialWorker:
 
 
 class TrialMetrics:
-    """
-    Exports the counts of trials.
-
-    Args:
-        trials: Returns the counts of each trial.
-        tally: Returns the worker's counts since it started.
-    """
+    """Export the counts of trials, and of the worker since its start."""
 
     def __init__(
         self,

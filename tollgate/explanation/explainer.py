@@ -28,12 +28,7 @@ I64 = npt.NDArray[np.int64]
 
 
 class Walk:
-    """
-    Send rows through trees.
-
-    Args:
-        trees: Checked.
-    """
+    """Send rows through trees that are checked."""
 
     def __init__(self, trees: Trees) -> None:
         self._trees = trees

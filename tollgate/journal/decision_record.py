@@ -33,12 +33,7 @@ _LIMITS = np.array([0, 0xFF, 0xFFFF, 0xFFFFFFFF], np.uint64)  # maxima of codes 
 
 
 class Reader:
-    """
-    Reads bytes from the front; raises a JournalError if a chunk ends early.
-
-    Args:
-        content: Content inside a chunk's seal.
-    """
+    """Read a chunk's content from the front; raise a JournalError if it ends early."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content

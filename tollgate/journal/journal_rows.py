@@ -76,13 +76,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
 def to_records(
     batches: Sequence[Rows], heading: Heading, *, writer: str, first_sequence: int
 ) -> Records:
-    """
-    Convert batches with consecutive numbers into records.
-
-    Args:
-        batches: Batches in the order of their numbers.
-        first_sequence: Sequence number of the first row.
-    """
+    """Convert batches with consecutive numbers, in that order, into records."""
     context = np.frombuffer(
         b"".join([one.context for one in batches]),
         _layout(heading.entities, heading.fields),

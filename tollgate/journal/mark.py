@@ -58,13 +58,7 @@ class Mark:
         _SEQUENCE.pack_into(self._map, _SEQUENCE_AT, sequence)
 
     def close(self, *, end_stored: bool) -> None:
-        """
-        Close the mark.
-
-        Args:
-            end_stored: True if the stream has the writer's end, so that the file can be
-                deleted.
-        """
+        """Close the mark; delete the file if the stream has the writer's end."""
         self._map[_CLOSED_AT] = 1
         self._map.close()
         if end_stored:

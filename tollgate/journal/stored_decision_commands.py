@@ -41,13 +41,7 @@ class StoreCommands:
         self._bytes = 0
 
     def __call__(self, records: Records, now_us: int) -> list[Command]:
-        """
-        Build the commands; none for decisions past their window or too long to store.
-
-        Args:
-            records: Decisions to store.
-            now_us: Current time, µs since the epoch.
-        """
+        """Build the commands; none for decisions past their window or too long."""
         release = records.release.encode()
         left_us = records.decided_us + self._window_us - now_us
         columns = zip(

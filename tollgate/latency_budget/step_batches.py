@@ -134,13 +134,7 @@ def _has_reader(path: Path) -> bool:
 
 
 def batches_of(chunks: Sequence[bytes], steps: Sequence[str]) -> Batches:
-    """
-    Parse the reports from the pipe.
-
-    Args:
-        chunks: Pieces of the data, cut anywhere.
-        steps: Models to include; reports of others are left out.
-    """
+    """Parse reports from the pipe, in pieces cut anywhere; leave out other steps'."""
     decoder = msgspec.json.Decoder(BatchSpan)
     places = {step: place for place, step in enumerate(steps)}
     tables, pairs = [np.empty((0, 4), np.int64)], [np.empty((0, 2), np.int64)]

@@ -90,12 +90,7 @@ class Hostile(msgspec.Struct, frozen=True):
 
 
 def good_request(rows: int, *, tag: str) -> Request:
-    """
-    Write a request that the fraud product answers.
-
-    Args:
-        tag: Makes its transaction ids unique.
-    """
+    """Write a request that the fraud product answers; `tag` makes its ids unique."""
     now_us = time.time_ns() // 1000
     request = service_pb2.ModelInferRequest(model_name="fraud")
     ids = [f"{tag}-{row}".encode() for row in range(rows)]

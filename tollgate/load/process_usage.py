@@ -32,12 +32,7 @@ class Use(msgspec.Struct, frozen=True):
 
 
 def use_of(roots: Iterable[int]) -> Use:
-    """
-    Add up processes and their descendants.
-
-    Args:
-        roots: Process ids.
-    """
+    """Add up processes, given by their ids, and their descendants."""
     held = [use for pid in descendants(roots) if (use := _use_of_one(pid))]
     return Use(
         processes=len(held),

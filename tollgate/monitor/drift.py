@@ -281,13 +281,7 @@ class ColumnResult(msgspec.Struct, frozen=True, kw_only=True):
 def judge(
     tally: ColumnCounts, reference: Reference, *, limits: DriftLimits, look: int
 ) -> list[ColumnResult]:
-    """
-    Judge every column of a window.
-
-    Args:
-        tally: Counts of the window.
-        look: Number of this window among those of its kind, from 1 on.
-    """
+    """Judge every column of a window; `look` numbers the windows of a kind from 1."""
     # Per column: values and missing values, each compared in served and training rows.
     events = 4 * len(reference.columns)
     chance = chance_of(limits.false_alarms, look=look, events=events)

@@ -196,12 +196,7 @@ def by_release(table: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
 
 
 def rows_of(own: pl.DataFrame, reference: Reference | None) -> MonitoredRows:
-    """
-    Prepare the decisions of one release for counting.
-
-    Args:
-        reference: Training distribution to compare with; None for none.
-    """
+    """Prepare one release's decisions for counting against a reference, if any."""
     consent = own["consent"].to_numpy()
     degraded = own["degraded"].to_numpy().astype(np.uint32)
     columns = reference.columns if reference is not None else ()

@@ -26,12 +26,7 @@ PREFIX = "tollgate_monitor_"
 
 
 class MonitorMetrics:
-    """
-    Metrics of the last look at several products, in a separate registry.
-
-    Args:
-        monitors: Monitors to read from; they are read only between looks.
-    """
+    """Metrics of the products' last looks; reads the monitors between looks."""
 
     def __init__(self, monitors: Sequence[ProductMonitor]) -> None:
         from prometheus_client import CollectorRegistry

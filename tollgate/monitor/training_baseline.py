@@ -66,13 +66,7 @@ class ReferenceColumn(msgspec.Struct, frozen=True, eq=False):
 
 
 class Reference(msgspec.Struct, frozen=True, eq=False):
-    """
-    Training distribution that the decisions of a release are compared with.
-
-    Attributes:
-        rows: Number of training rows.
-        columns: Features in the order of the spec, then the score.
-    """
+    """Training distribution of a release, by column: features in order, then score."""
 
     rows: int
     columns: tuple[ReferenceColumn, ...]

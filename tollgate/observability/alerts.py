@@ -195,12 +195,7 @@ def _burns(product: str, slo: Slo) -> list[Alert]:
 
 
 def alerts(product: str, slo: Slo, *, steps: tuple[str, ...]) -> list[Alert]:
-    """
-    Write the alerts of one product's slo.yaml.
-
-    Args:
-        steps: Its models.
-    """
+    """Write the alerts of one product's slo.yaml."""
     of = f'product="{product}"'
     limit_s = P99_TIMES * slo.latency_target_ms / 1e3
     wait_s = QUEUE_SHARE * slo.latency_target_ms / 1e3

@@ -60,12 +60,7 @@ class PanelRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Board(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """
-    A dashboard.
-
-    Attributes:
-        uid: Its id in links and file names.
-    """
+    """A dashboard; `uid` is its id in links and file names."""
 
     uid: str
     title: str

@@ -67,12 +67,7 @@ class Criterion(msgspec.Struct, frozen=True):
 
 
 class ConditionTable:
-    """
-    Segments and rules, compiled.
-
-    Args:
-        segments: Segments, which do not overlap.
-    """
+    """Segments, which do not overlap, and rules, compiled."""
 
     def __init__(
         self, segments: Sequence[Criterion], rules: Sequence[Criterion]

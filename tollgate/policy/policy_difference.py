@@ -31,13 +31,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def compare(old: RawPolicy, new: RawPolicy) -> tuple[Change, ...]:
-    """
-    List the differences; those of texts come last.
-
-    Args:
-        old: The current policy.
-        new: The policy that replaces it.
-    """
+    """List the differences; those of texts come last."""
     before, after = _plain(old), _plain(new)
     found: list[Change] = []
     for key in sorted(before, key=lambda one: one in _LAST):

@@ -132,13 +132,7 @@ class Wires:
         self._used: set[str] = set()
 
     def follow(self, steps: Sequence[Any], ends: Mapping[str, Ends]) -> Iterator[Break]:
-        """
-        Yield tensors that do not connect, from the ensemble's inputs to its outputs.
-
-        Args:
-            steps: Steps of `ensemble_scheduling`, in the order in which data flows.
-            ends: Tensors of every step, by model.
-        """
+        """Yield tensors that do not connect, over steps in data order."""
         for step in steps:
             given = ends[step.model_name]
             yield from self._input_breaks(step, given.inputs)

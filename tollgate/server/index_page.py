@@ -10,13 +10,7 @@ NOT_FOUND = b"not found; / lists the pages\n"
 
 
 def index_page(title: str, pages: Mapping[str, str]) -> bytes:
-    """
-    Format the list of pages as text.
-
-    Args:
-        title: Name of the service at this port.
-        pages: Path to a short description of the page.
-    """
+    """Format the list of pages, with a short description of each path, as text."""
     width = max(map(len, pages))
     lines = [title, "", *(f"{path:{width}}  {text}" for path, text in pages.items())]
     return ("\n".join(lines) + "\n").encode()

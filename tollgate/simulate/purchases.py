@@ -37,13 +37,7 @@ class Purchases(msgspec.Struct, frozen=True):
 
 
 def draw_purchases(population: Population, day: int, *, seed: int) -> Purchases:
-    """
-    Draw the customers' purchases of one day.
-
-    Args:
-        population: Customers, their habits, and terminals.
-        day: Day of the history, from 0.
-    """
+    """Draw the customers' purchases of one day of the history, from 0."""
     active = population.active_customers
     counts = generator(seed, Stream.PURCHASE_COUNTS, day=day).poisson(
         population.purchases_a_day[active]

@@ -104,13 +104,7 @@ class EventCodec:
         self._encoder = msgspec.json.Encoder()
 
     def decode(self, messages: Sequence[bytes], *, now_us: int) -> Decoded:
-        """
-        Decode messages into columns.
-
-        Args:
-            messages: As produced.
-            now_us: The clock, to detect times over a day ahead.
-        """
+        """Decode messages into columns; refuse a time over a day ahead of `now_us`."""
         purchases: list[Any] = []
         labels: list[Any] = []
         purchase_at: list[int] = []

@@ -12,12 +12,7 @@ _UNREAD = "return #redis.call('XRANGE', KEYS[1], ARGV[1], '+', 'COUNT', ARGV[2])
 
 
 class StreamGroup:
-    """
-    Access a consumer group.
-
-    Args:
-        redis: A redis-py client that returns bytes; its errors are passed on.
-    """
+    """Access a consumer group by a client that returns bytes; raises its errors."""
 
     def __init__(self, redis: Any, name: str) -> None:
         from redis.exceptions import ResponseError

@@ -9,12 +9,7 @@ import msgspec
 
 
 class Message(msgspec.Struct, frozen=True):
-    """
-    Hold one message.
-
-    Attributes:
-        position: Its position: stream or partition, and id.
-    """
+    """Hold one message; `position` is its stream or partition, and id."""
 
     value: bytes
     position: str

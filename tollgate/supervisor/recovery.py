@@ -40,12 +40,7 @@ class Flapping:
         self._repaired_s: dict[str, float] = {}
 
     def failed(self, part: str, *, now_s: float) -> str:
-        """
-        Count a failure; return the reason to give up, empty to go on.
-
-        Args:
-            now_s: Time on a monotonic clock, seconds.
-        """
+        """Count a failure; return the reason to give up, empty to go on."""
         first = part not in self._young
         repaired_s = self._repaired_s.pop(part, None)
         lived = repaired_s is not None and now_s - repaired_s >= self._lived_s

@@ -49,13 +49,7 @@ class Stub(msgspec.Struct, frozen=True):
 
 
 def find_stubs(server_pid: int, *, proc: Path = Path("/proc")) -> list[Stub]:
-    """
-    List the living stubs of a tritonserver; zombies count as dead.
-
-    Args:
-        server_pid: Process id of the server.
-        proc: Folder in which the kernel shows processes.
-    """
+    """List the living stubs of a tritonserver; zombies count as dead."""
     uptime_s = float((proc / "uptime").read_text().split()[0])
     found = (_stub(proc / str(pid), server_pid, uptime_s) for pid in _children(proc))
     return [stub for stub in found if stub is not None]

@@ -107,12 +107,7 @@ class ReportedRelease(msgspec.Struct, frozen=True):
 
 
 class SupervisorCollector(Collector):
-    """
-    Collect the metrics for a scrape.
-
-    Args:
-        repository: The model repository; None if there is none.
-    """
+    """Collect metrics for a scrape, with training scores of a repository, if any."""
 
     def __init__(self, repository: Path | None) -> None:
         self._repository = repository

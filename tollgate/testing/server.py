@@ -179,13 +179,7 @@ _STALL_STEP_S = (
 
 
 class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
-    """
-    Serve one product, by script.
-
-    Args:
-        inputs: Required inputs: name -> type.
-        fields: Optional inputs.
-    """
+    """Serve one product, by script."""
 
     def __init__(
         self,
@@ -357,12 +351,7 @@ _OPTIONS = (("grpc.so_reuseport", 0),)
 
 
 class ServerTls(msgspec.Struct, frozen=True):
-    """
-    Configure the TLS of a test server; PEM.
-
-    Attributes:
-        callers: CA of the callers' certificates; None requires none.
-    """
+    """Hold a test server's TLS, PEM; `callers` is the callers' CA, None for none."""
 
     certificate: bytes
     key: bytes

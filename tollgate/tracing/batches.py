@@ -92,13 +92,7 @@ class BatchSpanWriter:
         self._written = 0
 
     def write(self, requests: Sequence[Named], *, rows: int, began_us: int) -> None:
-        """
-        Report a batch that has just ended; never raise and never wait.
-
-        Args:
-            requests: The requests of the batch.
-            began_us: Time when the step took the batch.
-        """
+        """Report a batch that has just ended; never raise and never wait."""
         try:
             span = BatchSpan(
                 step=self._step,

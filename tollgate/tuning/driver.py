@@ -51,12 +51,7 @@ class Traffic(msgspec.Struct, frozen=True):
 
 
 class Driver:
-    """
-    Runs loads on a server of this machine.
-
-    Args:
-        sender: Sends them.
-    """
+    """Runs loads on a server of this machine."""
 
     def __init__(self, server: Address, traffic: Traffic, *, sender: Sender) -> None:
         self._server = server

@@ -33,26 +33,14 @@ class Measurer(Protocol):
 
 
 class SearchRound(msgspec.Struct, frozen=True):
-    """
-    One round.
-
-    Attributes:
-        seconds: Duration of each run, s.
-        keep: Number of candidates that go on to the next round.
-    """
+    """One round: runs of some seconds, and how many candidates go on to the next."""
 
     seconds: float
     keep: int
 
 
 class CandidateResult(msgspec.Struct, frozen=True):
-    """
-    Result of a candidate.
-
-    Attributes:
-        rung: The last round that measured them, from 0.
-        found: The result of that round.
-    """
+    """Result of a candidate in the last round that measured it (`rung`, from 0)."""
 
     candidate: Candidate
     rung: int
@@ -60,12 +48,7 @@ class CandidateResult(msgspec.Struct, frozen=True):
 
 
 def plan_rounds(count: int, *, seconds: float) -> list[SearchRound]:
-    """
-    Plan rounds: a third of the candidates goes on, to runs twice as long.
-
-    Args:
-        seconds: Duration of each run of the first round, s.
-    """
+    """Plan rounds: a third goes on, to runs twice as long; the first take `seconds`."""
     rounds: list[SearchRound] = []
     while True:
         keep = -(-count // 3)
@@ -216,13 +199,7 @@ _LOOKS = 3  # attempts per candidate, when its settings were replaced meanwhile
 
 
 class TuningResult(msgspec.Struct, frozen=True):
-    """
-    Result of a tuning.
-
-    Attributes:
-        tried: Results of all candidates, the best first.
-        compared: The best against `base`; None when `base` was the best.
-    """
+    """Results of all candidates, best first; the best against `base`, if another."""
 
     base: Candidate
     tried: tuple[CandidateResult, ...]

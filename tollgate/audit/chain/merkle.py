@@ -22,13 +22,7 @@ def root(leaves: Sequence[bytes]) -> bytes:
 
 
 def path(leaves: Sequence[bytes], position: int) -> list[tuple[str, bytes]]:
-    """
-    List the steps that prove a leaf: each digest to join, from the left or the right.
-
-    Args:
-        leaves: All leaves of the tree.
-        position: Index of the leaf to prove.
-    """
+    """List the steps that prove a leaf: digests to join, from the left or the right."""
     steps = []
     for level in _levels(leaves)[:-1]:
         sibling = position ^ 1

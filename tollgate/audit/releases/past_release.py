@@ -138,12 +138,7 @@ class ReleaseModel:
         self._dtype = self._session.inputs[FEATURES].dtype
 
     def vectors(self, facts: RowFacts, spec: FeatureSpec) -> Floats:
-        """
-        Return the vectors that the model received for rows; [N, F].
-
-        Args:
-            facts: Recorded facts of the rows.
-        """
+        """Return the vectors that the model received for rows; [N, F]."""
         if self._dtype != np.float64:
             return facts.features
         return exact_features(
@@ -166,12 +161,7 @@ class ReleaseModel:
 
 
 class OpenedRelease(msgspec.Struct, frozen=True, eq=False):
-    """
-    A release that can decide and explain.
-
-    Attributes:
-        policy: Policy that turns probabilities into decisions.
-    """
+    """A release that can decide and explain."""
 
     name: str
     spec: FeatureSpec

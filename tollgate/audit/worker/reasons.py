@@ -44,12 +44,7 @@ _SCHEMA: dict[str, pl.DataType] = {
 
 
 class ReasonSealer:
-    """
-    Finds and seals the reasons of sealed decisions.
-
-    Args:
-        repository: Model repository with the rest of their files; None for none.
-    """
+    """Find and seal reasons of decisions, with a model repository for missing files."""
 
     def __init__(
         self, chain: Chain, releases: ReleaseArchive, *, repository: Path | None

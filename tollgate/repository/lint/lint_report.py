@@ -24,13 +24,7 @@ def exit_status(issues: Sequence[Issue]) -> int:
 
 
 def text_lines(issues: Sequence[Issue], *, folder: Path) -> Iterator[str]:
-    """
-    Print findings, one per line, then the explanation of each rule once.
-
-    Args:
-        issues: Issues in the order in which they are printed.
-        folder: Folder that file names are relative to.
-    """
+    """Print findings, one per line, relative to a folder; explain each rule once."""
     for issue in issues:
         place = _place(issue, folder=folder)
         text = ": ".join(part for part in (place, issue.where, issue.problem) if part)

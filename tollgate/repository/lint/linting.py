@@ -149,12 +149,7 @@ def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
 
 
 class _Reader:
-    """
-    Parse tokens into fields.
-
-    Args:
-        tokens: Kind, text, line.
-    """
+    """Parse tokens (kind, text, line) into fields."""
 
     def __init__(self, tokens: list[tuple[str, str, int]]) -> None:
         self._tokens = tokens

@@ -409,13 +409,7 @@ def _histogram_findings(
 
 
 class Header(msgspec.Struct, frozen=True):
-    """
-    The header of an ONNX file.
-
-    Attributes:
-        ir: Version of its format.
-        opsets: Operator set by domain; the default domain is the empty name.
-    """
+    """An ONNX file's format version, and operator set by domain ("": the default)."""
 
     ir: int
     opsets: dict[str, int]

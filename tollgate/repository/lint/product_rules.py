@@ -70,12 +70,7 @@ RuleBreak = tuple[str, str, str]
 
 
 def rule_findings(product: Product, *, release: Release | None) -> list[Finding]:
-    """
-    Check every configuration of a product against our rules.
-
-    Args:
-        release: The release; None if it cannot be read.
-    """
+    """Check a product's configurations; a release that cannot be read is None."""
     try:
         model_step = product.model_step
     except RepositoryError:
@@ -218,13 +213,7 @@ def wiring_findings(product: Product) -> list[Finding]:
 def field_findings(
     product: Product, *, step: str, fields: Sequence[Field]
 ) -> list[Finding]:
-    """
-    Check that step and ensemble have an optional input for every declared field.
-
-    Args:
-        step: The step that reads features.yaml.
-        fields: The fields that features.yaml declares.
-    """
+    """Check that step and ensemble have an optional input for every declared field."""
     ensemble, config = product.ensemble, product.steps[step]
     sources = next(
         dict(one.input_map)
@@ -514,12 +503,7 @@ def require_sound(
 
 
 def product_findings(snapshot: RepositorySnapshot, *, product: str) -> list[Finding]:
-    """
-    Find the same as `check`, with errors of features.yaml or policy.yaml as findings.
-
-    Args:
-        snapshot: The model repository, with the named configuration to check.
-    """
+    """Do as `check`, with errors of features.yaml and policy.yaml as findings."""
     findings: list[Finding] = []
     with (
         collecting(findings, code="TG317", caught=SpecError),

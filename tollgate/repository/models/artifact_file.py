@@ -404,13 +404,7 @@ class Gate(msgspec.Struct, frozen=True):
 
 
 class SourceFile(msgspec.Struct, frozen=True):
-    """
-    A file that a conversion read.
-
-    Attributes:
-        path: Path relative to the folder that the conversion wrote.
-        sha256: Hash of its content at that time.
-    """
+    """A file that a conversion read, relative to the folder it wrote, with its hash."""
 
     path: str
     sha256: Sha256

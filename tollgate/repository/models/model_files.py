@@ -349,12 +349,7 @@ _ALONE = frozenset(
 
 
 class Arithmetic(msgspec.Struct, frozen=True):
-    """
-    The operators that a graph computes with.
-
-    Attributes:
-        operators: Types of its nodes, sorted.
-    """
+    """The operators that a graph computes with: the types of its nodes, sorted."""
 
     operators: tuple[str, ...]
 

@@ -82,13 +82,7 @@ def _read(objects: Objects, path: str) -> bytes:
 
 
 class Mirror:
-    """
-    A repository in an object store, as a server follows it.
-
-    Args:
-        objects: The store.
-        folder: Folder for the copies; created if missing.
-    """
+    """A repository in an object store, as a server follows it, and its local copies."""
 
     def __init__(self, objects: Objects, *, folder: Path, product: str) -> None:
         self._objects = objects

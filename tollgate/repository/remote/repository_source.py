@@ -10,12 +10,7 @@ from tollgate.repository.releases.release_file import Release, release_path
 
 
 class Source(Protocol):
-    """
-    The repository that a server follows.
-
-    Attributes:
-        folder: The repository, or the local part of it.
-    """
+    """The repository that a server follows; `folder` may be a local part of it."""
 
     folder: Path
 

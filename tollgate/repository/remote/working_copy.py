@@ -41,13 +41,7 @@ class _FetchedObject(msgspec.Struct, frozen=True):
 
 
 class WorkingCopy:
-    """
-    One product's models, with all their versions.
-
-    Args:
-        objects: The store.
-        folder: Folder that stores them between commands.
-    """
+    """One product's models, all versions, in a folder that stays between commands."""
 
     def __init__(self, objects: Objects, *, folder: Path, product: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)

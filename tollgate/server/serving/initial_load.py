@@ -25,12 +25,7 @@ log = logging.getLogger(__name__)
 
 
 class ProductLoader:
-    """
-    Load a product at the start: its release, or else the one that was served before.
-
-    Args:
-        snapshot: The model repository, with the named configuration to use.
-    """
+    """Load a product at the start: its release, or the one that was served before."""
 
     def __init__(
         self, snapshot: RepositorySnapshot, product: str, *, state: Path

@@ -18,12 +18,7 @@ _SHAPE = ("platform", "backend", "max_batch_size", "input", "output")
 
 
 class Canary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """
-    A challenger's model next to the release's.
-
-    Attributes:
-        challenger: The challenger, and the customers that it answers.
-    """
+    """A challenger's model next to the release's, and the customers it answers."""
 
     step: str
     slot: int
@@ -31,12 +26,7 @@ class Canary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LoadedRelease(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """
-    A release in the form in which a server has it loaded.
-
-    Attributes:
-        canary: The model of a challenger that answers a share of the customers.
-    """
+    """A release as a server has it loaded, with the model of a challenger on canary."""
 
     release: str
     versions: dict[str, int]

@@ -285,12 +285,7 @@ _WRAPPING = re.compile(
 
 
 def sentence(message: str) -> str:
-    """
-    Cut Triton's wrapping and Python's traceback off a failure message: one line.
-
-    Args:
-        message: The message that the server sent.
-    """
+    """Cut Triton's wrapping and Python's traceback off a failure message: one line."""
     if message.startswith("This protocol is restricted"):
         return "the control API is closed: the admin header is missing or wrong"
     text = _WRAPPING.sub("", message, count=1)

@@ -25,12 +25,7 @@ _BEGIN = "import sys; sys.dont_write_bytecode = True"
 
 
 def build_step_python(root: Path) -> Path:
-    """
-    Create or update the environment; return the folder that comes first on PATH.
-
-    Args:
-        root: Folder to create it in.
-    """
+    """Create or update the environment in `root`; return the first folder for PATH."""
     home = root.resolve() / _FOLDER
     packages = home / "lib" / f"python{sysconfig.get_python_version()}"
     packages = packages / "site-packages"
