@@ -165,7 +165,8 @@ def _events(words: I64, picks: I64, *, since_us: int) -> list[bytes]:
     """
     Split entries into the events that made them: purchases, then their labels.
 
-    A label that is sent separately only joins a purchase that already exists.
+    A label that is sent separately only joins a purchase that already exists. Both are
+    in the order of time, labels in that of label time, as values with tiles need them.
     """
     words = words[words[:, 0] >= since_us]
     base = words[:, :_ENTRY_WORDS].copy().view(ENTRY)[:, 0]
@@ -176,6 +177,7 @@ def _events(words: I64, picks: I64, *, since_us: int) -> list[bytes]:
     purchases["flags"], purchases["label_time_us"] = PURCHASE, 0
     labels["flags"] &= ~np.uint32(PURCHASE)
     labels["cents"] = 0
+    labels = labels[np.argsort(labels["label_time_us"], kind="stable")]
     width = len(picks)
     events = [
         *widened(purchases, extra[bought], width=width),

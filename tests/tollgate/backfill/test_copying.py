@@ -10,6 +10,13 @@ import numpy as np
 import pytest
 import redis
 
+from tests.support.store.busy_ids import (
+    Served,
+    busy_history,
+    busy_spec,
+    serve_after,
+    serve_until,
+)
 from tollgate.backfill.copying import CopyCounts, copy_state
 from tollgate.backfill.materialize import materialize
 from tollgate.errors import InputError
@@ -135,6 +142,42 @@ def test_migration_to_a_new_state_loses_nothing(
     copy_state(spec, next_spec, store, since_us=since_us)  # a batch was under way
     assert min(applied.values()) > 0
     assert values(redis_client, next_spec) == wanted
+
+
+@pytest.mark.parametrize("hop", ["15m", "1h", "1d"])
+def test_values_copied_into_tiles_serve_the_offline_vectors(
+    tmp_path: Path, store_url: str, open_store: OpenStore, hop: str
+) -> None:
+    """Events go out oldest first, labels by label time; no later row is marked."""
+    exact = busy_spec(tmp_path, customer="0", terminal="0")
+    tiled = busy_spec(tmp_path, customer="0", terminal=hop)
+    history = busy_history(tiled, count=4_000, days=40)
+    until_us = int(history.event_time_us[3_000])
+    store = open_store(store_url)
+    serve_until(exact, history, store, until_us=until_us)
+    done = copy_state(exact, tiled, store)
+    assert (done.full, done.damaged) == (0, 0)
+    served = serve_after(tiled, history, store, after_us=until_us)
+    assert served == Served(rows=999, different=0, marked=0)
+
+
+def test_values_with_tiles_cannot_be_copied(
+    tmp_path: Path, store_url: str, redis_client: redis.Redis, open_store: OpenStore
+) -> None:
+    """A tile does not hold its events; the error names a remedy, nothing is written."""
+    tiled = busy_spec(tmp_path, customer="0", terminal="1h")
+    exact = busy_spec(tmp_path, customer="0", terminal="0")
+    store = open_store(store_url)
+    history = busy_history(tiled, count=300, days=3)
+    EventWriter(tiled, store).purchases(purchases_of(tiled, history, np.arange(300)))
+    before = redis_client.dbsize()
+    with pytest.raises(InputError) as caught:
+        copy_state(tiled, exact, store)
+    assert str(caught.value) == (
+        "copy: the old values of terminal have tiles, not all events: "
+        "use a history or a feed"
+    )
+    assert redis_client.dbsize() == before
 
 
 def test_damaged_value_is_left_out(

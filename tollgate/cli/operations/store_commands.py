@@ -454,9 +454,13 @@ def _counts_text(done: MaterializeCounts) -> str:
 def _copy_text(done: CopyCounts) -> str:
     text = f"copied {done.values:,} values: {done.events:,} events, "
     text += f"{done.applied:,} of them new"
-    for number, what in ((done.damaged, "damaged"), (done.full, "full")):
+    for number, what in (
+        (done.too_late, "events are behind something newer"),
+        (done.damaged, "values are damaged"),
+        (done.full, "values are full"),
+    ):
         if number:
-            text += f"; {number:,} values are {what}"
+            text += f"; {number:,} {what}"
     return text
 
 
