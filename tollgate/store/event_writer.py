@@ -25,7 +25,10 @@ EVENTS_PER_CALL = 64
 
 _APPLIED, _DUPLICATE, _TOO_LATE, _INCOMPATIBLE = 1, 2, 3, 4  # status bytes of apply.lua
 
-TOO_LATE = "is older than the longest window, the delay and the lateness together"
+TOO_LATE = (
+    "is older than the longest window, the delay and the lateness together, "
+    "or than events of its id that are in tiles"
+)
 INCOMPATIBLE = "the entity's value in the store is damaged or of another version"
 
 Bool = npt.NDArray[np.bool_]
@@ -108,17 +111,21 @@ class EventWriter:
         *,
         columns: Sequence[npt.NDArray[np.int64]] | None,
     ) -> WriteOutcome:
-        statuses = [np.empty((len(self.spec.entities), 0), np.uint8)]
+        order = np.arange(len(entries))
+        if any(entity.tiles for entity in self.spec.entities):
+            # Tiles take purchases in the order of time, labels in that of label time.
+            order = np.lexsort((entries["time_us"], entries["label_time_us"]))
+        status = np.empty((len(self.spec.entities), len(entries)), np.uint8)
         for start in range(0, len(entries), self._events_per_call):
-            part = slice(start, start + self._events_per_call)
+            part = order[start : start + self._events_per_call]
+            rows = part.tolist()
             call = self._packer.pack(
                 entries[part],
-                [column[part] for column in events.entity_id],
+                [[column[row] for row in rows] for column in events.entity_id],
                 columns=columns and [column[part] for column in columns],
             )
             ((_, answer),) = self._store.apply([(call, Mode.WRITE_ONLY)])
-            statuses.append(_in_order(call, answer))
-        status = np.concatenate(statuses, axis=1)
+            status[:, part] = _in_order(call, answer)
         too_late = (status == _TOO_LATE).any(axis=0)
         foreign = (status == _INCOMPATIBLE).any(axis=0)
         return WriteOutcome(

@@ -15,6 +15,13 @@ import numpy as np
 import pytest
 import redis
 
+from tests.support.store.busy_ids import (
+    Served,
+    busy_history,
+    busy_spec,
+    serve_after,
+    serve_until,
+)
 from tollgate.errors import StoreError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.repair.drain import (
@@ -32,6 +39,7 @@ from tollgate.repair.spool_segments import (
     locked,
     segments,
 )
+from tollgate.replay import labels_of, purchases_of
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.store.event_writer import EventWriter
 from tollgate.store.redis.redis_store import RedisStore
@@ -102,6 +110,64 @@ def test_a_drain_makes_the_windows_whole(
     assert done == DrainResult(segments=2, applied=150, duplicates=50)
     assert segments(tmp_path) == []
     assert SpoolDrain(tmp_path, store).run() == DrainResult()
+
+
+def test_drained_tiles_serve_the_offline_vectors(
+    tmp_path: Path, store_url: str, open_store: OpenStore
+) -> None:
+    """An outage of busy ids, with purchases that the store may have had: no row."""
+    spec = busy_spec(tmp_path)
+    history = busy_history(spec, count=6_000, days=20)
+    at_us = history.event_time_us
+    store = open_store(store_url)
+    serve_until(spec, history, store, until_us=int(at_us[4_019]))
+    folder = tmp_path / "spool"
+    batches = [np.arange(first, first + 200) for first in range(4_000, 5_000, 200)]
+    spooled(
+        folder,
+        tmp_path / "features.yaml",
+        *(purchases_of(spec, history, rows) for rows in batches),
+    )
+    done = SpoolDrain(folder, store).run()
+    assert done is not None
+    assert (done.applied, done.segments) == (980, 5)
+    assert done.duplicates + done.dead == 20  # those in tiles are not recognised
+    known_us = history.label_time_us
+    found = (
+        (history.label == 1) & (known_us > at_us[4_019]) & (known_us <= at_us[4_999])
+    )
+    EventWriter(spec, store).labels(labels_of(spec, history, np.flatnonzero(found)))
+    served = serve_after(spec, history, store, after_us=int(at_us[4_999]))
+    assert served == Served(rows=1_000, different=0, marked=0)
+
+
+def test_spooled_purchases_behind_tiles_are_dead_letters(
+    tmp_path: Path, store_url: str, redis_client: redis.Redis, open_store: OpenStore
+) -> None:
+    """More purchases of their ids than a value holds came before them: none counts."""
+    spec = busy_spec(tmp_path)
+    history = busy_history(spec, count=2_000, days=4)
+    store = open_store(store_url)
+    EventWriter(spec, store).purchases(
+        purchases_of(spec, history, np.arange(100, 2_000))
+    )
+    before = values(redis_client)
+    folder = tmp_path / "spool"
+    busiest = [
+        row
+        for row in range(100)
+        if history.entity_id["customer_id"][row] == b"c1"
+        and history.entity_id["terminal_id"][row] == b"t1"
+    ]
+    late = purchases_of(spec, history, np.array(busiest))
+    spooled(folder, tmp_path / "features.yaml", late)
+    done = SpoolDrain(folder, store).run()
+    assert done == DrainResult(segments=1, dead=len(busiest))
+    reason = b"or than events of its id that are in tiles"
+    lines = (folder / DEAD_LETTERS).read_bytes().splitlines()
+    assert all(reason in line for line in lines)
+    assert len(lines) == len(busiest) > 10
+    assert values(redis_client) == before
 
 
 def test_a_store_that_is_away_costs_nothing(

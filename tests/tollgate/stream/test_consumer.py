@@ -6,11 +6,21 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import msgspec
+import numpy as np
 import redis
 from prometheus_client import generate_latest
 
+from tests.support.store.busy_ids import (
+    HOUR_US,
+    Served,
+    busy_history,
+    busy_spec,
+    serve_after,
+)
 from tests.support.stream.feeds import (
     DAY_US,
     LEASE_S,
@@ -31,6 +41,7 @@ from tollgate.features.windows.entity_entries import (
     PURCHASE,
     unpack_values,
 )
+from tollgate.replay import purchases_of
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.store.event_writer import INCOMPATIBLE, TOO_LATE, EventWriter
 from tollgate.store.redis.redis_store import RedisStore
@@ -59,7 +70,7 @@ def test_purchases_and_labels_land_once(
     drain(consumer, sent)
     entries = entries_of(spec, redis_client)
     assert entries.purchase.astype(bool).tolist() == [True, True]
-    assert entries.fraud.tolist() == [False, False]  # revision 1 took it back
+    assert entries.fraud_at.tolist() == []  # revision 1 took it back
     assert (consumer.tally.applied, consumer.tally.duplicates) == (4, 2)
     assert dead() == []
 
@@ -216,7 +227,7 @@ def test_a_label_alone_holds_its_place_until_the_purchase_comes(
     assert entries_of(spec, redis_client).purchase.tolist() == [0]
     drain(consumer, send(feed, spec, purchases(b"1")))
     entries = entries_of(spec, redis_client)
-    assert (entries.purchase.tolist(), entries.fraud.tolist()) == ([1], [True])
+    assert (entries.purchase.tolist(), entries.fraud_at.tolist()) == ([1], [0])
     assert PURCHASE | LABELLED | FRAUD == 7
 
 
@@ -244,3 +255,48 @@ def test_a_store_that_dies_and_returns_gets_every_event(
         assert consumer.tally.retries > 0
         assert len(entries_of(spec, client).time_us) == sent
         client.close()
+
+
+def test_tiles_filled_by_a_feed_serve_the_offline_vectors(
+    tmp_path: Path,
+    store_url: str,
+    open_store: Callable[..., RedisStore],
+    redis_client: redis.Redis,
+) -> None:
+    """A batch that is delivered again is not counted again."""
+    feed = RedisFeed(store_url, feed="feed")
+    spec = busy_spec(tmp_path)
+    history = busy_history(spec, count=3_000, days=20)
+    history = msgspec.structs.replace(history, label=np.zeros(3_000, np.int8))
+    sent = send(feed, spec, purchases_of(spec, history, np.arange(2_000)))
+    now_us = int(history.event_time_us[-1]) + HOUR_US
+    metrics = StreamMetrics(spec.product)
+
+    def consumer() -> StreamConsumer:
+        return StreamConsumer(
+            RedisSource(store_url, feed="feed", group="g", lease_s=LEASE_S),
+            EventWriter(spec, open_store(store_url)),
+            metrics=metrics,
+            batch_events=500,
+            now_us=lambda: now_us,
+        )
+
+    killed = consumer()
+    killed._source.commit = lambda: None  # type: ignore[method-assign]
+    killed.step(threading.Event(), wait_s=LONG_S)
+    applied = killed.tally.applied
+    assert applied > 0
+    killed._source.close()
+    again = consumer()
+    drain(again, sent)
+    assert applied + again.tally.applied == sent
+    assert again.tally.duplicates + again.tally.dead_letters == applied
+    letters = redis_client.xrange("feed:dead-letters")
+    reasons = [one[b"reason"] for _, one in letters]
+    assert len(reasons) == again.tally.dead_letters > applied // 2
+    assert all(b"in tiles" in one for one in reasons)
+    again._source.close()
+    served = serve_after(
+        spec, history, open_store(store_url), after_us=int(history.event_time_us[1_999])
+    )
+    assert served == Served(rows=1_000, different=0, marked=0)
