@@ -280,9 +280,7 @@ def _rows(request: Conversion, path: Path, *, facts: Facts | None) -> Sample:
 
 
 def _judge(sample: Sample, purpose: Purpose, facts: Facts) -> Judge:
-    """
-    Return the rows to evaluate on; fail early if a label is no class of the model.
-    """
+    """Return the rows to judge on; fail early if a label is no class of the model."""
     label = sample.classes(facts.classes)
     return Judge(rows=sample.rows, label=label, thresholds=purpose.thresholds)
 

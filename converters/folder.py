@@ -146,9 +146,7 @@ _SMALLEST = 1e-10  # smaller differences are drawn here: a logarithm has no zero
 
 
 def draw(comparisons: Sequence[Comparison], path: Path) -> None:
-    """
-    Write a PNG with a row per runtime: a histogram of |Δp|, and score against score.
-    """
+    """Write a PNG, a row per runtime: a histogram of |Δp|, and score against score."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

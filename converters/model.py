@@ -110,9 +110,7 @@ class TrainedModel(Protocol):
         """
 
     def probes(self, samples: F32 | None) -> Probes:
-        """
-        Return sample rows (generated when None), rows around every split, extremes.
-        """
+        """Return sample rows (generated if None), rows around every split, extremes."""
 
     def explanation(self) -> Explanation:
         """Return its additive explanation, or the reason why there is none."""

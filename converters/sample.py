@@ -251,9 +251,7 @@ def _labels(path: Path, column: pl.Series) -> tuple[object, ...]:
 
 
 def _segment(path: Path, column: pl.Series) -> tuple[str, ...]:
-    """
-    Return each row's value as text; empty without one. Numbers may have many values.
-    """
+    """Return each row's value as text, empty without one; refuse too many texts."""
     if column.dtype.is_nested():
         raise InputError(path, f"is {column.dtype}, not a value", where=column.name)
     count = column.n_unique()

@@ -101,9 +101,7 @@ def _placings(
     coded: Sequence[int],
     others: Sequence[int],
 ) -> list[list[int]]:
-    """
-    List the ways to assign the lists of words to columns; [] if there are too many.
-    """
+    """List the ways to assign lists of words to columns; [] if there are too many."""
     longest = max(map(len, lists))
     others = [at for at in others if _may_hold(infos[at], longest)]
     more = len(lists) - len(coded)

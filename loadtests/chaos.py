@@ -400,9 +400,7 @@ async def _pace(
 
 @contextlib.asynccontextmanager
 async def _client(addresses: Sequence[str], options: argparse.Namespace) -> Any:
-    """
-    Open the client to measure; yield a function that returns decision and latency.
-    """
+    """Open the client to measure; yield a function that gives decision and latency."""
     settings = Options(deadline_s=options.deadline_ms / 1e3)
     if options.client == "sync":
         loop = asyncio.get_running_loop()

@@ -77,9 +77,7 @@ def measure_limit(options: argparse.Namespace) -> Report:
 def _measure_all(
     bench: LimitBench, scenarios: Sequence[Scenario], options: argparse.Namespace
 ) -> tuple[Measured, ...]:
-    """
-    Measure all runs; each continues in the traffic where the previous one stopped.
-    """
+    """Measure all runs; each continues in the traffic where the last one stopped."""
     first = 0
     measured = []
     for scenario in scenarios:

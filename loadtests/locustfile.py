@@ -67,9 +67,7 @@ def _check(environment: Any, **_: Any) -> None:
 
 
 class Scenes(LoadTestShape):
-    """
-    The number of users that the scenario requires, or that the user of Locust set.
-    """
+    """The number of users that the scenario requires, or that Locust's user set."""
 
     use_common_options = True
 

@@ -170,9 +170,7 @@ def _named(one: PartRun, flow: Flow, results: Results, seconds: float) -> Line:
 
 
 def _cpu(one: PartRun) -> tuple[str, ...]:
-    """
-    Format the share of rows that reached the feature step, and the CPU per request.
-    """
+    """Format the share of rows that reached the feature step, and CPU per request."""
     calls = sum(len(results.calls) for _, results in one.flows)
     rows = sum(len(results.calls) * flow.rows for flow, results in one.flows)
     server = one.server
@@ -489,9 +487,7 @@ def _load(
 
 
 def _send(loads: list[Load], *, url: str) -> tuple[list[Results], float]:
-    """
-    Send all at the same time; return results, and the processor time of all senders.
-    """
+    """Send all at the same time; return results, and the senders' processor time."""
 
     def send(load: Load) -> Results:
         folder = load.bodies.path.parent

@@ -89,9 +89,7 @@ def measure(options: argparse.Namespace) -> Report:
 
 
 def run(minutes: float, *, rate_per_s: int) -> tuple[list[Sample], int, Counter[str]]:
-    """
-    Serve, load and sample; return samples, answered requests, and failures by reason.
-    """
+    """Serve, load and sample; return samples, answers, and failures by reason."""
     with temporary_folder("soak") as folder:
         generator = make_generator(folder)
         contents = StoreContents(Population(2_000, 4_000))

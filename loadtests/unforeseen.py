@@ -237,9 +237,7 @@ async def _measure(
 async def _inject(
     options: argparse.Namespace, rounds: Path, *, reader: JournalReader, began_s: float
 ) -> int:
-    """
-    Begin a round in each interval until the time is over; return the number of rounds.
-    """
+    """Begin a round in each interval until time is over; return how many there were."""
     number = 0
     while (now_s := monotonic() - began_s) < 60 * options.minutes:
         if now_s >= (number + 0.5) * options.every:

@@ -55,9 +55,7 @@ def pruned_text(booster: Booster, *, trees: int | None, depth: int | None) -> st
 
 
 def _shallow(tree: str, *, depth: int) -> str:
-    """
-    Cut one tree; lightgbm numbers splits and leaves separately, leaves as -1, -2, ...
-    """
+    """Cut one tree; lightgbm numbers splits from 0, and leaves as -1, -2, ..."""
     splits = len(values(tree, "split_feature"))
     leaves = int(header(tree, "num_leaves"))
     cut = cut_below(tree_from_text(tree), depth=depth)

@@ -180,9 +180,7 @@ def _points(
     whole: tuple[int, int | None],
     judge: Judge,
 ) -> tuple[Point, ...]:
-    """
-    Time all candidates alternately, compare each with the original; fastest first.
-    """
+    """Time candidates alternately, compare each with the original; fastest first."""
     times = timed([graph for graph, _, _ in measured_models.values()], turn_s=_TURN_S)
     measured: dict[tuple[int, int | None], tuple[Answers, Figures]] = {
         key: (found, figures(graph, found, us=us, judge=judge))
@@ -302,9 +300,7 @@ def draw_sweep(sweep: Sweep, path: Path) -> None:
 
 
 def _quality(axes: Axes, sweep: Sweep, values: list[float], *, name: str) -> None:
-    """
-    Draw one measure: a line per depth, the Pareto front filled, the choice ringed.
-    """
+    """Draw a measure: a line per depth, the Pareto front filled, the choice ringed."""
     points = sweep.points
     depths = sorted({point.depth for point in points}, key=lambda one: -(one or 1e9))
     best = [value > max(values[:at], default=-1) for at, value in enumerate(values)]

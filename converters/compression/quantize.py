@@ -157,9 +157,7 @@ def _single(model: onnx.ModelProto) -> None:
 
 
 def _one_opset(model: onnx.ModelProto) -> None:
-    """
-    Import the standard operators exactly once; skl2onnx may do so twice, or never.
-    """
+    """Import the standard operators once; skl2onnx may do so twice, or never."""
     versions = {one.domain: one.version for one in model.opset_import}
     versions.setdefault("", OPSET)
     del model.opset_import[:]

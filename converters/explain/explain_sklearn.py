@@ -571,9 +571,7 @@ def _linear(model: Any, columns: list[Column]) -> tuple[Any, Linear]:
 
 
 def _trees(model: Any) -> tuple[Link, Any, list[Tree]]:
-    """
-    Return link, base and trees; thresholds are float64 and belong to the last step.
-    """
+    """Return link, base and trees; thresholds are float64, and of the last step."""
     if isinstance(model, BaseDecisionTree) and is_classifier(model):
         return "identity", np.zeros(len(model.classes_)), _shares(model)
     if isinstance(model, (RandomForestClassifier, ExtraTreesClassifier)):

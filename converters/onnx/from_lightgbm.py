@@ -90,9 +90,7 @@ def onnx_from_lightgbm(booster: Booster, *, wide: bool = False) -> bytes:
 
 
 def served_text(booster: Booster) -> str:
-    """
-    Return the model's text with the trees that `predict` uses, after early stopping.
-    """
+    """Return the text of the trees that `predict` uses, after early stopping."""
     return str(booster.model_to_string())
 
 

@@ -200,9 +200,7 @@ def _refuse_too_new(model: onnx.ModelProto) -> None:
 
 
 def _probability_output(graph: onnx.GraphProto) -> str:
-    """
-    Return the output with a probability per class, before a ZipMap if there is one.
-    """
+    """Return the output with a probability per class, before a ZipMap if any."""
     zipped = {
         node.output[0]: node.input[0] for node in graph.node if node.op_type == "ZipMap"
     }

@@ -248,9 +248,7 @@ def _columns(write: StepNodes, operator: Any) -> list[str]:
 
 
 def _flags(write: StepNodes, value: str, categories: Any) -> str:
-    """
-    Write 1 for the category that equals a value, 0 for the others; float32 [N, K].
-    """
+    """Write 1 for the category that equals a value, 0 for others; float32 [N, K]."""
     categories = np.asarray(categories, dtype=np.float64)
     equal = write.add(
         "Equal", write.cast(value, np.float64), write.constant(categories[None])
@@ -298,9 +296,7 @@ def _one_hot(write: StepNodes, value: str, step: Any, *, column: int) -> str:
 
 
 def ordinal_encoder(scope: Any, operator: Any, container: Any) -> None:
-    """
-    Write the position of each category; NaN where the encoder refuses unknown values.
-    """
+    """Write each category's position; NaN where the encoder refuses unknown values."""
     step = operator.raw_operator
     if getattr(step, "_infrequent_enabled", False):
         raise ConversionError(
@@ -438,9 +434,7 @@ def _softmax(write: StepNodes, name: str) -> str:
 
 
 def _answer(write: StepNodes, name: str, operator: Any, *, dtype: Any) -> None:
-    """
-    Write both columns of two classes as float32, and the label that skl2onnx expects.
-    """
+    """Write both classes' columns as float32, and the label that skl2onnx expects."""
     label, probabilities = (one.full_name for one in operator.outputs)
     classes = len(operator.raw_operator.classes_)
     if classes == 2:
@@ -781,9 +775,7 @@ def _names(estimator: Any) -> str:
 
 
 def _finished(model: onnx.ModelProto, *, classes: int) -> bytes:
-    """
-    Drop the label, free the batch dimension, and set the names that the server reads.
-    """
+    """Drop the label, free the batch dimension, set the names that the server reads."""
     graph = model.graph
     outputs = [one for one in graph.output if one.name == PROBABILITIES]
     if len(outputs) != 1:

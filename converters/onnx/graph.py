@@ -128,9 +128,7 @@ def finish(
     constants: Sequence[onnx.TensorProto],
     wide: bool = False,
 ) -> bytes:
-    """
-    Build a checked, serialized model from nodes between `features` and `probabilities`.
-    """
+    """Build a checked, serialized model of nodes from features to probabilities."""
     value = helper.make_tensor_value_info
     given = TensorProto.DOUBLE if wide else TensorProto.FLOAT
     graph = helper.make_graph(

@@ -85,9 +85,7 @@ def split_rows(samples: F32, trees: list[Tree]) -> F32:
 
 
 def category_rows(samples: F32, trees: list[Tree]) -> F32:
-    """
-    Generate rows with every category that a tree tests, and codes that none tests.
-    """
+    """Generate rows with every category that a tree tests, and codes none tests."""
     seen: dict[int, set[int]] = {}
     for tree in trees:
         for node, codes in tree.codes.items():

@@ -51,9 +51,7 @@ class Proven(msgspec.Struct, frozen=True, eq=False):
         return all(report.passed for report in self.reports)
 
     def check(self) -> None:
-        """
-        Raise ParityError with the figures unless the model passed in every runtime.
-        """
+        """Raise ParityError with the figures if the model failed in any runtime."""
         for report in self.reports:
             report.check()
 
@@ -106,9 +104,7 @@ def prove(
 
 
 def _require_answers(probes: Probes, reference: Reference, *, made: bool) -> None:
-    """
-    Raise unless the source predicts half of the sample rows, supplied or generated.
-    """
+    """Raise unless the source predicts half of the sample rows, given or generated."""
     rows = int((probes.kind == "sample").sum())
     answered = int((reference.kind == "sample").sum())
     if 2 * answered < rows:

@@ -28,9 +28,7 @@ _Floats = npt.NDArray[np.floating[Any]]
 
 
 class SessionError(Exception):
-    """
-    onnxruntime cannot load or run a model, or the model does not fit a model step.
-    """
+    """onnxruntime cannot load or run a model, or the model fits no model step."""
 
 
 class Session:

@@ -1,6 +1,4 @@
-"""
-Compare a converted model with its source on raw rows, and with its author's figures.
-"""
+"""Compare a converted model with its source and its author's figures on raw rows."""
 
 from __future__ import annotations
 

@@ -90,9 +90,7 @@ def requirements(target: Target) -> tuple[str, str]:
 
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """
-    Lock the building of this environment; the kernel releases a dead process's lock.
-    """
+    """Lock the building of this environment; the kernel frees a dead process's lock."""
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -172,9 +170,7 @@ def _last_line(done: subprocess.CompletedProcess[str]) -> str:
 def _not_installed(
     target: Target, done: subprocess.CompletedProcess[str]
 ) -> SetupError:
-    """
-    Report why pip failed: no index, no wheel for this Python, or pip's own message.
-    """
+    """Report why pip failed: no index, no wheel for this Python, or its own message."""
     what = f"the environment of Triton {target.release}"
     missed = re.search(r"requirement (\S+) \(from versions: ([^)]*)\)", done.stderr)
     if missed is None:
@@ -291,9 +287,7 @@ class _Elsewhere:
     def ask(
         self, head: dict[str, Any], body: bytes = b""
     ) -> tuple[dict[str, Any], bytes]:
-        """
-        Send a request and return the reply; without a reply, raise ConversionError.
-        """
+        """Send a request and return the reply; raise ConversionError without one."""
         try:
             found, data = unpack(self._child.ask(pack(head, body)))
         except ChildLost as lost:

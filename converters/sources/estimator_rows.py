@@ -193,9 +193,7 @@ def _steps(step: Any, columns: list[Any]) -> Iterator[tuple[Any, list[Any]]]:
 
 
 def _inside(step: Any) -> list[Any]:
-    """
-    Return the models inside a calibration, a vote or a search, which read its rows.
-    """
+    """Return the models in a calibration, a vote or a search, which read its rows."""
     if hasattr(step, "calibrated_classifiers_"):
         return [one.estimator for one in step.calibrated_classifiers_]
     if hasattr(step, "best_estimator_"):
@@ -343,9 +341,7 @@ def _one_thread() -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _threads() -> Any:
-    """
-    Find the libraries with thread pools once: that takes longer than setting a limit.
-    """
+    """Find the libraries with thread pools once: setting a limit is quicker."""
     from threadpoolctl import ThreadpoolController
 
     return ThreadpoolController()

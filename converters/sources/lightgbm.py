@@ -95,9 +95,7 @@ def require_agreement(booster: lightgbm.Booster, model: TextModel) -> None:
 
 
 def _rows(model: TextModel) -> F32:
-    """
-    Draw each column from its thresholds, values just below them, its codes, 0 and NaN.
-    """
+    """Draw each column from its thresholds, values just below, its codes, 0 and NaN."""
     random = np.random.default_rng(0)
     rows = random.normal(size=(ROWS, model.columns)).astype(np.float32)
     values: dict[int, list[F32]] = {}

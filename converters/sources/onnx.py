@@ -157,9 +157,7 @@ def _session(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
 
 
 def _table(answer: Any) -> Any:
-    """
-    Convert an output to float rows, also from a ZipMap's dictionaries; None for labels.
-    """
+    """Convert an output, or a ZipMap's dictionaries, to float rows; None for labels."""
     if isinstance(answer, list):
         return np.asarray([list(row.values()) for row in answer])
     array = np.asarray(answer)

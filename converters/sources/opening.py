@@ -258,9 +258,7 @@ class EnvironmentModel:
         return self._built.probes(samples)
 
     def pruned(self, *, trees: int | None, depth: int | None) -> EnvironmentModel:
-        """
-        Raise ConversionError: a model of another environment cannot be pruned here.
-        """
+        """Raise ConversionError: another environment's model cannot be pruned here."""
         raise ConversionError(
             f"{self._path}: pruning is not done for a model of another environment: "
             "train a smaller one there"

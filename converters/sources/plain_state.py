@@ -22,9 +22,7 @@ _UNUSED = ("cv_results_", "_sklearn_version")
 
 
 class PlainStateError(ValueError):
-    """
-    A model contains something that plain data cannot represent; the text names it.
-    """
+    """A model contains something that is no plain data; the text names it."""
 
 
 def to_bytes(value: Any) -> bytes:

@@ -98,9 +98,7 @@ class SklearnModel:
         return found
 
     def convert(self, *, wide: bool = False) -> bytes:
-        """
-        Return the model as ONNX; if a float64 operator is missing, rounded to float32.
-        """
+        """Return it as ONNX, rounded to float32 if a float64 operator is missing."""
         if not wide:
             return onnx_from_sklearn(self._coded)
         try:

@@ -117,9 +117,7 @@ def require_agreement(booster: Booster, model: FileModel) -> None:
 
 
 def _rows(model: FileModel) -> F32:
-    """
-    Draw each column from its thresholds, values just below them, its codes, and NaN.
-    """
+    """Draw each column from its thresholds, values just below, its codes, and NaN."""
     random = np.random.default_rng(0)
     rows = random.normal(size=(ROWS, model.columns)).astype(np.float32)
     values: dict[int, list[npt.NDArray[np.float32]]] = {}
@@ -213,9 +211,7 @@ class XGBoostModel:
         return own == self._missing or (math.isnan(own) and math.isnan(self._missing))
 
     def _raw(self) -> bytes:
-        """
-        Return the trees in the JSON form in which they were saved, with categories.
-        """
+        """Return the trees in the JSON form they were saved in, with categories."""
         model = self._model
         booster = model if isinstance(model, Booster) else model.get_booster()
         return bytes(booster.save_raw("json"))

@@ -1,6 +1,4 @@
-"""
-One run of simulated users: a scenario or none, a request mix, and a target server.
-"""
+"""One run of simulated users: a scenario or none, a request mix, a target server."""
 
 from __future__ import annotations
 
@@ -394,9 +392,7 @@ class Crowd:
         return Pace(self.each_per_s, chance=self._chance, clock=time.perf_counter)
 
     def ask(self) -> Request:
-        """
-        Request one decision of the mix, with as many retries as the scenario allows.
-        """
+        """Request a decision of the mix, with the retries that the scenario allows."""
         (part,) = self._chance.choices(
             self._parts, weights=[one.share for one in self._parts]
         )

@@ -181,9 +181,7 @@ def prove(
 
 
 def with_long_store_deadline(repository: Path, copy: Path) -> Path:
-    """
-    Copy a repository with a feature step that waits for the store; return the copy.
-    """
+    """Return a copy of a repository whose feature step waits for the store."""
     shutil.copytree(repository, copy)
     path = copy / "fraud_features" / "config.pbtxt"
     config = text_format.Parse(path.read_text(), ModelConfig())

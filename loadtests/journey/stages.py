@@ -255,9 +255,7 @@ def serve_service(
 
 
 def _processes(name: str) -> int:
-    """
-    Return the number of workers: one for the first two, one per core for the others.
-    """
+    """Return the number of workers: one for the first two, else one per core."""
     return 1 if name in ("naive", "phase1") else len(os.sched_getaffinity(0))
 
 

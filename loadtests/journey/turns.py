@@ -83,9 +83,7 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def in_flight(scenario: Scenario, stage: Stage) -> Scenario:
-    """
-    Adapt a scenario to the stage's protocol: the same number of requests in flight.
-    """
+    """Adapt a scenario to the stage's protocol: as many requests in flight."""
     if stage.grpc:
         return scenario
     return msgspec.structs.replace(scenario, connections=scenario.in_flight, streams=1)

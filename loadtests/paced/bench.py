@@ -167,9 +167,7 @@ def remote_bench(
 
 @contextmanager
 def counting(server: Embedded | None) -> Iterator[list[Server]]:
-    """
-    Count the work of a server during the block; the list has one element at its end.
-    """
+    """Count a server's work during the block; the list has one element at its end."""
     found: list[Server] = []
     if server is None:
         yield found
@@ -244,9 +242,7 @@ class FaultInjection:
             self._begin, self._end = _actions(trouble, target)
 
     def began(self, begin_s: float) -> None:
-        """
-        Schedule the fault; `begin_s` is the beginning of the run on time.perf_counter.
-        """
+        """Schedule the fault; `begin_s` is the run's start on time.perf_counter."""
         if self._trouble is None:
             return
         at_s = begin_s + self._trouble.at_s - perf_counter()

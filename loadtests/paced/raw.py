@@ -1,6 +1,4 @@
-"""
-Read and write raw results: every request of a run, and the context to interpret them.
-"""
+"""Read and write raw results: every request of a run, and its circumstances."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""
-Write the requests of a scenario: purchases that continue a history, some of them bad.
-"""
+"""Write the requests of a scenario: purchases that continue a history, some bad."""
 
 from __future__ import annotations
 

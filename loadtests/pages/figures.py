@@ -35,9 +35,7 @@ class Kind(msgspec.Struct, frozen=True):
 
 
 class Poison(msgspec.Struct, frozen=True):
-    """
-    Numbers of rows: rows that break a rule, refused ones of these, refused good ones.
-    """
+    """Numbers of rows: bad ones, refused ones of these, refused good ones."""
 
     bad: int
     bad_refused: int

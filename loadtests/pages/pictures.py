@@ -285,9 +285,7 @@ def _draw_number(axes: Axes, shown: Spans, *, from_us: int, until_us: int) -> No
 
 
 def _usual_us(one: Figures) -> int:
-    """
-    Pick the 50 ms with the median of the time in which several steps work at once.
-    """
+    """Pick the 50 ms with the median of the time in which several steps work."""
     scenario = one.raw.about.scenario
     begin_us = round(scenario.warm_up_s * 1e6)
     window_us = SHOWN_MS * 1_000

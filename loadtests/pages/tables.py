@@ -255,9 +255,7 @@ def _layers(groups: Sequence[Group]) -> Table:
 
 
 def _at_once(groups: Sequence[Group]) -> Table:
-    """
-    Show the share of time in which steps had a batch in progress, and how many did.
-    """
+    """Show the share of time in which steps had a batch in hand, and how many did."""
     rows = []
     for group in groups:
         overlaps = [one.at_once for one in group.runs if one.at_once is not None]

@@ -152,9 +152,7 @@ def tally(answers: Iterable[Answer]) -> Tally:
 
 
 def _read(body: bytes) -> tuple[npt.NDArray[np.uint32], int]:
-    """
-    Return the degraded bits of an answer's rows, and the number of rows with an error.
-    """
+    """Return the degraded bits of an answer's rows, and how many have an error."""
     response = service_pb2.ModelInferResponse.FromString(unframe(body))
     names = [output.name for output in response.outputs]
     raw = dict(zip(names, response.raw_output_contents, strict=True))

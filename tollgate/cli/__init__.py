@@ -50,9 +50,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def _run() -> None:
-    """
-    Run the command line; print one line for a usage error, with the way to its help.
-    """
+    """Run the command line; a usage error is one line, with the way to its help."""
     import typer
 
     from tollgate.cli.app import app

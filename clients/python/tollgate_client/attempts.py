@@ -192,9 +192,7 @@ class ClientState:
     def without_server(
         self, purchase: Purchase, *, why: str, dry_run: bool
     ) -> Decision:
-        """
-        Decide a row that no server decided: from the client's cache, or by the rule.
-        """
+        """Decide a row that no server decided: from the cache, or by the rule."""
         known = None if dry_run else self.cache.recall(purchase)
         if known is not None:
             return replace(known, source="cached", why=why)
@@ -215,9 +213,7 @@ class ClientState:
         answers: Iterable[Outcome],
         call: Call,
     ) -> list[Outcome]:
-        """
-        Return the outcome of each row in order, with each invalid row in its position.
-        """
+        """Return the outcome of each row in order; invalid rows keep their position."""
         following = (self.record(answer, call) for answer in answers)
         return [
             next(following) if isinstance(row, Purchase) else row for row in checked
@@ -254,9 +250,7 @@ class Attempt:
     compression: grpc.Compression | None
 
     def call(self) -> Any:
-        """
-        Make the call and return the response, or the awaitable for it with asyncio.
-        """
+        """Make the call; return the response, or with asyncio the awaitable for it."""
         return self.address.infer(
             self.request,
             timeout=self.timeout_s,

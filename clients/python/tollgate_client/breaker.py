@@ -78,9 +78,7 @@ class Breaker:
         self._lock = threading.Lock()
 
     def allows(self) -> bool:
-        """
-        Return whether a call may go to the address now; allow each trial only once.
-        """
+        """Return whether a call may go to the address now; allow each trial once."""
         if self.state is State.CLOSED:
             return True
         with self._lock:

@@ -158,9 +158,7 @@ def outcomes_of(answer: Decisions, *, rows: int) -> list[Outcome | ClientError]:
 
 
 def refusal(error: str) -> ClientError:
-    """
-    Map a row's error: InvalidRequest for an invalid row, ClientError if time ran out.
-    """
+    """Map a row's error: InvalidRequest if invalid, ClientError if time ran out."""
     if error.startswith(_TIME_RAN_OUT):
         return ClientError(error)
     return InvalidRequest(error)

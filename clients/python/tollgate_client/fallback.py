@@ -1,6 +1,4 @@
-"""
-Decide when no server responds in time: by a stored decision, or by the caller's rule.
-"""
+"""Decide when no server responds in time: by a stored decision or the caller's rule."""
 
 from __future__ import annotations
 
@@ -164,9 +162,7 @@ class DecisionCache:
             self._known[purchase.transaction_id] = entry
 
     def recall(self, purchase: Purchase) -> Decision | None:
-        """
-        Return the stored decision for the same id and content, unless it is too old.
-        """
+        """Return the stored decision for the same id and content, unless too old."""
         with self._lock:
             return self._found(purchase)
 

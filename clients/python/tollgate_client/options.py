@@ -161,9 +161,7 @@ def bearer(token: str | Callable[[], str] | None) -> tuple[tuple[str, str], ...]
 
 
 def request_class(bulk: bool) -> tuple[tuple[str, str], ...]:
-    """
-    Encode as gRPC metadata that a request can wait; no metadata for one that cannot.
-    """
+    """Encode as gRPC metadata that a request can wait; none for one that cannot."""
     return ((CLASS_HEADER, BULK),) if bulk else ()
 
 

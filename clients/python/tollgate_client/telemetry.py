@@ -189,9 +189,7 @@ class CallSpan:
     def report(
         self, purchases: Sequence[Mapping[str, object]], outcomes: Sequence[Outcome]
     ) -> None:
-        """
-        Record each purchase's id and outcome on the span: no score, customer or amount.
-        """
+        """Record each purchase's id and outcome: no score, customer or amount."""
         if not self.traceparent:
             return
         rows = [

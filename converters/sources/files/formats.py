@@ -74,9 +74,7 @@ def format_of(path: Path) -> Format:
 
 
 def _is_pickle(head: bytes) -> bool:
-    """
-    Read pickle instructions without executing them; text pickles have no signature.
-    """
+    """Read a pickle's instructions unexecuted; text pickles have no signature."""
     if head[:1] == b"\x80" and head[1:2] and 2 <= head[1] <= 5:
         return True
     seen = set()

@@ -158,9 +158,7 @@ def _check_weights(
 def _check_scores(
     node: onnx.NodeProto, found: dict[str, Any], *, outputs: int, path: str
 ) -> None:
-    """
-    Refuse attributes for which onnxruntime deviates from the operator's definition.
-    """
+    """Refuse attributes with which onnxruntime deviates from the definition."""
     after = found.get("post_transform", b"NONE")
     if after == b"LOGISTIC" and set(found["nodes_modes"]) == {b"LEAF"}:
         raise BadField(

@@ -624,9 +624,7 @@ def _check_best(
 
 
 def _missing(learner: dict[str, Any]) -> float | None:
-    """
-    Return the missing value that an XGBoost 1.x classifier recorded; None for NaN.
-    """
+    """Return the missing value that an XGBoost 1.x classifier noted; None for NaN."""
     at = "learner.attributes.scikit_learn"
     note = learner.get("attributes", {}).get("scikit_learn")
     if note is None:

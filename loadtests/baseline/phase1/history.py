@@ -71,9 +71,7 @@ def features_of(
 def _sums(
     members: list[bytes], column: str, until_us: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """
-    Count and add up a column over each window that ends at `until_us`; int64 [3] each.
-    """
+    """Count and sum a column over each window until `until_us`; int64 [3] each."""
     rows = np.frombuffer(b"".join(members), ENTRY)
     edges = np.searchsorted(rows["time_us"], until_us - _REACH_US, side="right")
     running = np.concatenate(([0], np.cumsum(rows[column])))

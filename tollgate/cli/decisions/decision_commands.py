@@ -516,9 +516,7 @@ def _explain_sealed(
 def _explain_pending(
     decision: str, place: Path, chosen: Settings, *, instead: object
 ) -> ExplainedRecord | None:
-    """
-    Explain a decision that is still in the stream; return None if it is not there.
-    """
+    """Explain a decision that is still in the stream; None if it is not there."""
     from tollgate.audit.chain.chain import Chain
     from tollgate.audit.chain.links import link_paths
     from tollgate.audit.releases.archive import ReleaseArchive, served_specs

@@ -359,9 +359,7 @@ def replay(
 
 
 def _replay_lines(part: ReleaseReplay) -> list[str]:
-    """
-    Describe how many records of one release come out the same, and how others differ.
-    """
+    """Describe how many records of a release come out the same; how others differ."""
     name = part.release
     if part.through != name:
         name += f", through {part.through}"

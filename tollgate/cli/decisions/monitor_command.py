@@ -418,9 +418,7 @@ class Watch:
         loop.run()
 
     def _check_readable(self) -> Iterator[str]:
-        """
-        Judge every journal that can be read, once; yield the problems of the others.
-        """
+        """Judge every readable journal once; yield the problems of the others."""
         now_us = now(self._options.as_of)
         try:
             self._journals.open()

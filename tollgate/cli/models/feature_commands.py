@@ -315,9 +315,7 @@ def _released_parts(
 
 
 def catalogue_table(rows: list[dict[str, Any]]) -> Table:
-    """
-    Format the catalogue as a table; describe the state of each entity once, below it.
-    """
+    """Format the catalogue as a table; describe each entity's state once, below it."""
     states = dict.fromkeys(text for row in rows for text in row["state"])
     caption = "\n".join(f"state of {text}" for text in states) or None
     table = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")

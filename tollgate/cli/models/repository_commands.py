@@ -137,9 +137,7 @@ def compare_with_source(
 
 
 def _record(directory: Path) -> Artifact | None:
-    """
-    Read the record; return None if it is missing, which publishing itself refuses.
-    """
+    """Read the record; None if it is missing, which publishing itself refuses."""
     from tollgate.repository.models.artifact_file import read_artifact
     from tollgate.schema import ARTIFACT_FILE
 

@@ -161,9 +161,7 @@ def budget(
 
 
 def _broken(judged: list[Judged], promise: Promise, in_time: float) -> list[str]:
-    """
-    List the layers that take too long, and whether too few responses were in time.
-    """
+    """List layers that take too long, and whether too few responses were in time."""
     broken = [
         f"{one.layer} takes {one.judged_ms:.1f} ms of {one.limit_ms:g}"
         for one in judged

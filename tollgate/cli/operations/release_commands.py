@@ -240,9 +240,7 @@ def status(
 
 
 def _runs(replica: Replica, product: str, wanted: str, canary: str) -> bool:
-    """
-    Return whether a replica runs the wanted release, with the share of its canary.
-    """
+    """Return whether a replica runs the wanted release, with its canary's share."""
     return any(
         (found.product, found.running, found.canary) == (product, wanted, canary)
         for found in replica.products
@@ -517,9 +515,7 @@ def follow(chosen: Settings, folder: Path, release: Release, *, wait_s: float) -
 
 
 def _server_url(chosen: Settings) -> str:
-    """
-    Find the admin port of the local server, if it serves this product from the folder.
-    """
+    """Find the local server's admin port, if it serves this product from the folder."""
     from tollgate.server.address import find_server
 
     found = find_server(chosen.state_path)

@@ -217,9 +217,7 @@ def _tally_text(tally: Tally) -> str:
 
 
 def _feeds(repository: Path, product: str, given: str | None) -> list[str]:
-    """
-    Name the feeds whose watermarks this stream advances: each has only one writer.
-    """
+    """Name the feeds whose watermarks this stream advances: each has one writer."""
     from tollgate.repository.configs import read_config
     from tollgate.repository.releases.served_versions import read_served
     from tollgate.schema import UPDATES, UPDATES_PARAMETER
@@ -512,9 +510,7 @@ def print_drained(drained: Mapping[str, DrainResult]) -> None:
 
 
 def drain_once(chosen: Settings, *, rate: float) -> dict[str, DrainResult] | None:
-    """
-    Drain all spools; return the result by spool, None if another drain is running.
-    """
+    """Drain all spools; return the results, None if another drain is running."""
     from tollgate.repair.drain import STORE_DEADLINE_S, SpoolDrain
     from tollgate.repair.spool_segments import segments, spools
     from tollgate.server.triton.launcher import SPOOL_FOLDER

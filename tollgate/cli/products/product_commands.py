@@ -519,9 +519,7 @@ def _hints(plan: Plan) -> list[str]:
 
 
 def print_result(plan: Plan, created: CreatedProduct, *, repository: Path) -> None:
-    """
-    Show decisions on held-out rows, the parts of the product, and the next commands.
-    """
+    """Show decisions on held-out rows, the product's parts, and the next commands."""
     from tollgate.product.files import ASK_FILE, criterion_text
 
     product, trial = plan.choices.product, created.trial
