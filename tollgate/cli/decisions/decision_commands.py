@@ -35,21 +35,6 @@ if TYPE_CHECKING:
     from tollgate_client import Tls
 
 
-TlsCa = Annotated[
-    Path | None,
-    typer.Option(help="Certificate authority of the gateway; PEM. Turns on TLS."),
-]
-TlsCert = Annotated[
-    Path | None, typer.Option(help="Client certificate; PEM, with --tls-key.")
-]
-TlsKey = Annotated[
-    Path | None, typer.Option(help="Private key of the client certificate; PEM.")
-]
-TokenFile = Annotated[
-    Path | None, typer.Option(help="File that contains only the caller's API key.")
-]
-
-
 def read_proof(
     ca: Path | None, certificate: Path | None, *, key: Path | None, token: Path | None
 ) -> tuple[Tls | None, str | None]:
@@ -148,10 +133,19 @@ def score(
         ),
     ] = None,
     state: State = None,
-    tls_ca: TlsCa = None,
-    tls_cert: TlsCert = None,
-    tls_key: TlsKey = None,
-    token_file: TokenFile = None,
+    tls_ca: Annotated[
+        Path | None,
+        typer.Option(help="Certificate authority of the gateway; PEM. Turns on TLS."),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Client certificate; PEM, with --tls-key.")
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option(help="Private key of the client certificate; PEM.")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="File that contains only the caller's API key.")
+    ] = None,
     as_json: Annotated[
         bool,
         typer.Option(

@@ -125,67 +125,6 @@ Sensitive = Annotated[
         rich_help_panel=_RECORD,
     ),
 ]
-Prune = Annotated[
-    str | None,
-    typer.Option(
-        help="Number of trees to keep (50), depth of at most 4 (x4), "
-        "both (50x4), or auto: the fastest model within the allowed "
-        "loss.",
-        metavar="TREES",
-        rich_help_panel=_SMALLER,
-    ),
-]
-Distill = Annotated[
-    bool,
-    typer.Option(
-        help="Train a small network to predict as the model does, and "
-        "convert that network.",
-        rich_help_panel=_SMALLER,
-    ),
-]
-Quantize = Annotated[
-    Quantization | None,
-    typer.Option(
-        help="Write weights of linear models and networks as int8; for "
-        "trees use --prune.",
-        rich_help_panel=_SMALLER,
-    ),
-]
-Tensorize = Annotated[
-    Strategy | None,
-    typer.Option(
-        help="Write trees as plain operators, for runtimes without tree operators.",
-        rich_help_panel=_SMALLER,
-    ),
-]
-MaxFlips = Annotated[
-    float | None,
-    typer.Option(
-        help="Maximum share of decisions that may change, 0 to 1.",
-        show_default="0.001",
-        min=0,
-        max=1,
-        rich_help_panel=_SMALLER,
-    ),
-]
-MaxAucLoss = Annotated[
-    float | None,
-    typer.Option(
-        help="Maximum loss of AUC.",
-        show_default="0.001",
-        min=0,
-        rich_help_panel=_SMALLER,
-    ),
-]
-MaxApLoss = Annotated[
-    float | None,
-    typer.Option(
-        help="Maximum loss of average precision.",
-        show_default="0.005",
-        min=0,
-        rich_help_panel=_SMALLER,
-    ),
-]
 Out = Annotated[Path, typer.Option(help="Folder to write; must be new or empty.")]
 
 
@@ -266,13 +205,67 @@ def convert(
     label: Label = None,
     segment: Segment = None,
     sensitive: Sensitive = None,
-    prune: Prune = None,
-    distill: Distill = False,
-    quantize: Quantize = None,
-    tensorize: Tensorize = None,
-    max_flips: MaxFlips = None,
-    max_auc_loss: MaxAucLoss = None,
-    max_ap_loss: MaxApLoss = None,
+    prune: Annotated[
+        str | None,
+        typer.Option(
+            help="Number of trees to keep (50), depth of at most 4 (x4), "
+            "both (50x4), or auto: the fastest model within the allowed "
+            "loss.",
+            metavar="TREES",
+            rich_help_panel=_SMALLER,
+        ),
+    ] = None,
+    distill: Annotated[
+        bool,
+        typer.Option(
+            help="Train a small network to predict as the model does, and "
+            "convert that network.",
+            rich_help_panel=_SMALLER,
+        ),
+    ] = False,
+    quantize: Annotated[
+        Quantization | None,
+        typer.Option(
+            help="Write weights of linear models and networks as int8; for "
+            "trees use --prune.",
+            rich_help_panel=_SMALLER,
+        ),
+    ] = None,
+    tensorize: Annotated[
+        Strategy | None,
+        typer.Option(
+            help="Write trees as plain operators, for runtimes without tree operators.",
+            rich_help_panel=_SMALLER,
+        ),
+    ] = None,
+    max_flips: Annotated[
+        float | None,
+        typer.Option(
+            help="Maximum share of decisions that may change, 0 to 1.",
+            show_default="0.001",
+            min=0,
+            max=1,
+            rich_help_panel=_SMALLER,
+        ),
+    ] = None,
+    max_auc_loss: Annotated[
+        float | None,
+        typer.Option(
+            help="Maximum loss of AUC.",
+            show_default="0.001",
+            min=0,
+            rich_help_panel=_SMALLER,
+        ),
+    ] = None,
+    max_ap_loss: Annotated[
+        float | None,
+        typer.Option(
+            help="Maximum loss of average precision.",
+            show_default="0.005",
+            min=0,
+            rich_help_panel=_SMALLER,
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Convert a trained model to ONNX and prove that it matches the original."""

@@ -399,71 +399,64 @@ def _server(
     return found
 
 
-CheckedProduct = Annotated[
-    str | None,
-    typer.Option(help="Check only this ensemble.", show_default="all models"),
-]
-ServerArgs = Annotated[
-    Path | None,
-    typer.Option(
-        help="File that starts the server: script, Dockerfile, compose "
-        "file, chart or unit.",
-        metavar="FILE",
-    ),
-]
-TargetRelease = Annotated[
-    str | None,
-    typer.Option(
-        help="Triton release that will serve the repository, such as 26.07 or 2.51.0.",
-        metavar="RELEASE",
-        show_default="the image of --server-args",
-    ),
-]
-Cores = Annotated[
-    int | None,
-    typer.Option(
-        help="CPU cores that the server may use.", min=1, show_default="this machine's"
-    ),
-]
-Objective = Annotated[
-    float | None,
-    typer.Option(
-        help="Maximum time to an answer, in milliseconds.",
-        metavar="MS",
-        min=0.1,
-        show_default="a product's slo.yaml, or 50",
-    ),
-]
-Threshold = Annotated[
-    Literal["advice", "warning", "error"],
-    typer.Option(help="Least severe findings to show."),
-]
-Format = Annotated[
-    Literal["text", "json"],
-    typer.Option(
-        "--format", help="Format of the findings; json is the same as --json."
-    ),
-]
-Rules = Annotated[
-    bool,
-    typer.Option(
-        "--rules", help="Print the rules as a Markdown table, and check nothing."
-    ),
-]
-
-
 def check(
     repository: Repository = None,
-    product: CheckedProduct = None,
+    product: Annotated[
+        str | None,
+        typer.Option(help="Check only this ensemble.", show_default="all models"),
+    ] = None,
     model_config_name: ModelConfigName = None,
-    server_args: ServerArgs = None,
-    target: TargetRelease = None,
-    cores: Cores = None,
-    objective: Objective = None,
-    severity: Threshold = "warning",
-    output_format: Format = "text",
+    server_args: Annotated[
+        Path | None,
+        typer.Option(
+            help="File that starts the server: script, Dockerfile, compose "
+            "file, chart or unit.",
+            metavar="FILE",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Triton release that will serve the repository, such as 26.07 or "
+            "2.51.0.",
+            metavar="RELEASE",
+            show_default="the image of --server-args",
+        ),
+    ] = None,
+    cores: Annotated[
+        int | None,
+        typer.Option(
+            help="CPU cores that the server may use.",
+            min=1,
+            show_default="this machine's",
+        ),
+    ] = None,
+    objective: Annotated[
+        float | None,
+        typer.Option(
+            help="Maximum time to an answer, in milliseconds.",
+            metavar="MS",
+            min=0.1,
+            show_default="a product's slo.yaml, or 50",
+        ),
+    ] = None,
+    severity: Annotated[
+        Literal["advice", "warning", "error"],
+        typer.Option(help="Least severe findings to show."),
+    ] = "warning",
+    output_format: Annotated[
+        Literal["text", "json"],
+        typer.Option(
+            "--format", help="Format of the findings; json is the same as --json."
+        ),
+    ] = "text",
     as_json: Json = False,
-    rules: Rules = False,
+    rules: Annotated[
+        bool,
+        typer.Option(
+            "--rules", help="Print the rules as a Markdown table, and check nothing."
+        ),
+    ] = False,
 ) -> None:
     """Check any Triton repository offline; exit status 1 for warnings, 2 for errors."""
     from tollgate.repository.lint.exposure import release_of

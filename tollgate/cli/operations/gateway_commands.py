@@ -34,10 +34,6 @@ FOLDER = "gateway"  # subfolder of the state folder
 _CHECK_S = 1.0  # seconds between checks of keys and certificates
 
 Auth = Literal["keys", "mtls", "either", "both"]
-KeyFile = Annotated[
-    Path,
-    typer.Option("--api-keys", help="File of API keys; the new key is added to it."),
-]
 
 
 def run(
@@ -220,7 +216,12 @@ def metrics(
 
 def key(
     caller: Annotated[str, typer.Argument(help="Name of the caller: a-z, 0-9 and -.")],
-    api_keys: KeyFile,
+    api_keys: Annotated[
+        Path,
+        typer.Option(
+            "--api-keys", help="File of API keys; the new key is added to it."
+        ),
+    ],
 ) -> None:
     """Generate a caller's API key, add it to the file, and print it once."""
     from tollgate.gateway.keys import add_key

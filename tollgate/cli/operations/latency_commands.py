@@ -334,27 +334,14 @@ def _table(*columns: str) -> Table:
     return table
 
 
-Preset = Annotated[
-    Literal["throughput", "low-latency"],
-    typer.Option(
-        help="throughput: highest rate within slo.yaml; low-latency: "
-        "fastest answers to requests that come one after the other."
-    ),
-]
-Try = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--try",
-        metavar="KNOB=VALUE,…",
-        help="Values to try for a setting: delay_us, preferred, threads, "
-        "features_instances, model_instances, decision_instances; "
-        "may be repeated.",
-    ),
-]
-
-
 def tune(
-    preset: Preset = "throughput",
+    preset: Annotated[
+        Literal["throughput", "low-latency"],
+        typer.Option(
+            help="throughput: highest rate within slo.yaml; low-latency: "
+            "fastest answers to requests that come one after the other."
+        ),
+    ] = "throughput",
     name: Annotated[
         str | None,
         typer.Option(
@@ -362,7 +349,16 @@ def tune(
             show_default="that of the preset, or the next free one",
         ),
     ] = None,
-    values: Try = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--try",
+            metavar="KNOB=VALUE,…",
+            help="Values to try for a setting: delay_us, preferred, threads, "
+            "features_instances, model_instances, decision_instances; "
+            "may be repeated.",
+        ),
+    ] = None,
     most: Annotated[
         int, typer.Option(help="Maximum number of settings to try.", min=1)
     ] = 16,

@@ -11,15 +11,6 @@ from tollgate.cli import console
 from tollgate.cli.options import Json, Repository
 from tollgate.errors import InputError
 
-Products = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--product",
-        help="Ensemble to write alerts for; may be repeated.",
-        metavar="NAME",
-        show_default="every product there is",
-    ),
-]
 BEGIN, END = "<!-- tables: tollgate metrics --into -->\n", "<!-- end of tables -->"
 
 
@@ -72,7 +63,15 @@ def alerts(
         ),
     ] = None,
     repository: Repository = None,
-    product: Products = None,
+    product: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--product",
+            help="Ensemble to write alerts for; may be repeated.",
+            metavar="NAME",
+            show_default="every product there is",
+        ),
+    ] = None,
 ) -> None:
     """Write Prometheus alerts of products, from the objectives in their slo.yaml."""
     from tollgate.observability.alerts import rule_files

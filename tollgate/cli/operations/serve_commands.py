@@ -49,14 +49,6 @@ JournalUrl = Annotated[
         show_default="the store",
     ),
 ]
-StoreServer = Annotated[
-    str | None,
-    typer.Option(
-        help="redis-server or valkey-server to start, by path or name on PATH.",
-        metavar="PROGRAM",
-        show_default="the Redis from pip",
-    ),
-]
 CacheMb = Annotated[
     int | None,
     typer.Option(
@@ -91,33 +83,6 @@ SidePort = Annotated[
         max=65535,
     ),
 ]
-RecycleAfter = Annotated[
-    float,
-    typer.Option(
-        help="Age at which a Python step is restarted, less up to a fifth; 0: never.",
-        metavar="HOURS",
-        min=0,
-    ),
-]
-RecycleAbove = Annotated[
-    float,
-    typer.Option(
-        help="Resident memory above which a Python step is restarted; 0: never.",
-        metavar="MB",
-        min=0,
-    ),
-]
-DrainDelay = Annotated[
-    float,
-    typer.Option(
-        help="Time to continue serving after SIGTERM, while /readyz reports not ready.",
-        metavar="SECONDS",
-        min=0,
-    ),
-]
-LogFormat = Annotated[
-    Literal["text", "json"], typer.Option(help="Format of the supervisor's log lines.")
-]
 
 
 def up(
@@ -132,7 +97,14 @@ def up(
             help="URL of a Redis that runs elsewhere.", show_default="start one"
         ),
     ] = None,
-    store_server: StoreServer = None,
+    store_server: Annotated[
+        str | None,
+        typer.Option(
+            help="redis-server or valkey-server to start, by path or name on PATH.",
+            metavar="PROGRAM",
+            show_default="the Redis from pip",
+        ),
+    ] = None,
     journal_url: JournalUrl = None,
     model_config_name: ModelConfigName = None,
     cache_mb: CacheMb = None,
@@ -186,10 +158,36 @@ def serve(
         ),
     ] = "127.0.0.1",
     side_port: SidePort = 8003,
-    recycle_after: RecycleAfter = 24.0,
-    recycle_above: RecycleAbove = 1024.0,
-    drain_delay: DrainDelay = 0.0,
-    log_format: LogFormat = "text",
+    recycle_after: Annotated[
+        float,
+        typer.Option(
+            help="Age at which a Python step is restarted, less up to a fifth; "
+            "0: never.",
+            metavar="HOURS",
+            min=0,
+        ),
+    ] = 24.0,
+    recycle_above: Annotated[
+        float,
+        typer.Option(
+            help="Resident memory above which a Python step is restarted; 0: never.",
+            metavar="MB",
+            min=0,
+        ),
+    ] = 1024.0,
+    drain_delay: Annotated[
+        float,
+        typer.Option(
+            help="Time to continue serving after SIGTERM, while /readyz reports "
+            "not ready.",
+            metavar="SECONDS",
+            min=0,
+        ),
+    ] = 0.0,
+    log_format: Annotated[
+        Literal["text", "json"],
+        typer.Option(help="Format of the supervisor's log lines."),
+    ] = "text",
 ) -> None:
     """Serve products with an external store; restart processes that die."""
     from tollgate.cli.operations.supervised_server import supervise

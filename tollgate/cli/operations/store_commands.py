@@ -266,20 +266,6 @@ def _kafka_settings(path: Path | None) -> dict[str, Any]:
         raise InputError(path, " ".join(str(exc).split())) from exc
 
 
-Histories = Annotated[
-    list[Path],
-    typer.Argument(help="Histories, oldest first: Parquet, CSV or JSON lines."),
-]
-Rate = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        help="Maximum events per second; 0 for no limit.",
-        show_default="as fast as Redis allows, a third of that while it serves",
-    ),
-]
-
-
 def materialize(
     history: Annotated[
         list[Path] | None,
@@ -303,7 +289,14 @@ def materialize(
     repository: Repository = None,
     state: State = None,
     store_url: StoreUrl = None,
-    rate: Rate = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="Maximum events per second; 0 for no limit.",
+            show_default="as fast as Redis allows, a third of that while it serves",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """
@@ -345,7 +338,10 @@ def materialize(
 
 
 def rebuild(
-    history: Histories,
+    history: Annotated[
+        list[Path],
+        typer.Argument(help="Histories, oldest first: Parquet, CSV or JSON lines."),
+    ],
     table: table_files.TableFiles = None,
     product: Product = None,
     repository: Repository = None,
@@ -471,17 +467,18 @@ def _deadline_s() -> float:
 Spool = Annotated[
     Path | None, typer.Option(help="Spool folder to drain.", show_default="STATE/spool")
 ]
-DrainRate = Annotated[
-    float,
-    typer.Option(help="Maximum events per second, to leave capacity for decisions."),
-]
 
 
 def drain(
     state: State = None,
     store_url: StoreUrl = None,
     spool: Spool = None,
-    rate: DrainRate = 4_000,
+    rate: Annotated[
+        float,
+        typer.Option(
+            help="Maximum events per second, to leave capacity for decisions."
+        ),
+    ] = 4_000,
     as_json: Json = False,
 ) -> None:
     """
