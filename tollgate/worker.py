@@ -57,7 +57,6 @@ def run_until_idle(
 
     Args:
         step: The work; returns how much there was. It waits for work itself.
-        stopped: Ends the loop.
         until_idle_s: Ends the loop after this time without work; None never does.
 
     Raises:
@@ -85,8 +84,6 @@ def backoff_s(failures: int, *, first_s: float, most_s: float) -> float:
 
     Args:
         failures: Number of failures, from 1 on; any number is fine.
-        first_s: The pause after the first.
-        most_s: The cap.
     """
     # A float overflows at 2 ** 1024; any first pause reaches its cap before that.
     return float(min(first_s * 2.0 ** min(failures - 1, 64), most_s))
@@ -97,7 +94,6 @@ class Tally(msgspec.Struct, frozen=True):
     Errors of a loop, summed over all workers of that name in this process.
 
     Attributes:
-        errors: Errors that it survived since the process started.
         failures: Consecutive failures; 0 when the last step worked.
         problem: Type of the last of these errors; empty for none.
     """

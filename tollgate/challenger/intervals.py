@@ -55,10 +55,6 @@ def design_effect(rows: Sequence[int], hits: Sequence[int]) -> float:
     The result is the variance of a share between clusters of customers, divided by the
     variance that independent rows would have.
 
-    Args:
-        rows: Rows by cluster.
-        hits: Hits among them, by cluster.
-
     Returns:
         1 or more; 1 if there is too little data.
 
@@ -167,7 +163,6 @@ def quantile(counts: Sequence[int], edges: Sequence[float], *, at: float) -> Int
     Estimate a quantile from a histogram; the interval ends at edges of bins.
 
     Args:
-        counts: Rows per bin.
         edges: Edges of the bins, ascending; one more than bins.
         at: Level of the quantile, between 0 and 1.
 

@@ -49,10 +49,6 @@ class Scorer:
     """
     Decides rows of one release again with another release.
 
-    Args:
-        recorded: Release that decided the rows.
-        other: Release that decides them again.
-
     Attributes:
         segments: Names of the segments.
         money: True if the rows have amounts.

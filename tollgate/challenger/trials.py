@@ -162,7 +162,6 @@ def current_trials(
 
     Args:
         watch_s: Time in seconds that a promoted release is watched.
-        now_s: Wall clock, s since the epoch.
 
     Raises:
         RepositoryError: The history cannot be read.

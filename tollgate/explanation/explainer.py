@@ -312,9 +312,6 @@ class Explainer:
 
     `expected` plus the contributions of a row is the row's margin.
 
-    Args:
-        explanation: Checked, as `read_explanation` returns it.
-
     Attributes:
         expected: Margins before anything is known of a row; float64 [outputs].
 

@@ -32,7 +32,6 @@ def make_certificates(
     Args:
         folder: Created if it does not exist; receives NAME.pem and NAME.key of each.
         names: Host names and addresses of the gateway.
-        callers: Names of clients.
         days: Days for which the certificates are valid, from now.
 
     Raises:

@@ -53,10 +53,6 @@ class Nginx:
     """
     Run a gateway until it is stopped.
 
-    Args:
-        gateway: Its values.
-        template: Path of the configuration template.
-
     Raises:
         InputError: The keys or a value are not valid, or an address is in use.
         SetupError: There is no nginx, it lacks its JavaScript module, or a gateway

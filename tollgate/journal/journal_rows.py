@@ -19,14 +19,7 @@ Array = npt.NDArray[Any]
 
 
 class Heading(msgspec.Struct, frozen=True):
-    """
-    Values that all records of a writer share.
-
-    Attributes:
-        release: Release that decides.
-        entities: Names of the product's entities.
-        fields: Names of its declared fields.
-    """
+    """Values that all records of a writer share."""
 
     product: str
     release: str
@@ -157,10 +150,7 @@ class Chunk(msgspec.Struct, frozen=True, eq=False):
     A chunk to be written.
 
     Attributes:
-        first: Sequence number of its first record.
         decided_us: Time of its oldest decision, µs since the epoch.
-        raw: Encoded chunk.
-        extra_commands: Commands to send with it.
     """
 
     first: int

@@ -300,9 +300,6 @@ class Delivery:
         """
         Close stream and spool; records that are not durable are lost.
 
-        Args:
-            end: End of the writer.
-
         Returns:
             True if the stream took the end. It is not sent while the spool holds
                 records.

@@ -31,9 +31,6 @@ class Mark:
     """
     Mark of one writer.
 
-    Args:
-        folder: Existing folder for the file.
-
     Attributes:
         writer: Random name drawn for the writer.
 

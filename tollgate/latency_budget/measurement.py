@@ -93,10 +93,6 @@ def measure(
     """
     Send a load to a running server of this machine, and record its batches meanwhile.
 
-    Args:
-        load: The load, of synthetic purchases.
-        spec: Feature spec; says what its requests contain.
-
     Raises:
         InputError: The load is too small for a result.
         ServerError: The server does not answer, or reports no batches.

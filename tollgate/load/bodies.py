@@ -47,7 +47,6 @@ class Bodies(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         offsets: Offset of each body, and the end of the last one; uint64 [N + 1].
-        rows: Rows in each request.
         poisoned: Rows of each request that break a rule; uint8 [N].
     """
 

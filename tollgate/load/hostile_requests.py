@@ -79,7 +79,6 @@ class Hostile(msgspec.Struct, frozen=True):
     One request.
 
     Attributes:
-        kind: Part of the request that is wrong.
         body: Bytes after the HTTP headers, gRPC's frames included.
         path: Path of the gRPC method.
     """

@@ -33,7 +33,6 @@ class Sender(Protocol):
         timeout. Its latency counts from when the first attempt was due.
 
         Args:
-            load: Requests to send.
             began: Called at the beginning, with the time on time.perf_counter.
         """
 

@@ -105,7 +105,6 @@ def compare(counts: I64, marks: Marks) -> ComparedDistributions:
 
     Args:
         counts: Counts by cell, as in `ColumnCounts.cells`; [2M + 1].
-        marks: M marks of the training distribution.
     """
     share = np.cumsum(counts) / counts.sum()
     below, upto = share[0:-1:2], share[1::2]
@@ -181,8 +180,6 @@ def slack(rows: int, *, trained: float, alike: float, chance: float) -> float:
     Return how far two samples of one distribution may be apart.
 
     Args:
-        rows: Number of rows seen.
-        trained: Number of training rows.
         alike: Number of rows that count as one, in both samples.
         chance: Chance of a larger distance, for each of the two samples.
     """

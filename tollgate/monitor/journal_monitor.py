@@ -313,9 +313,6 @@ class ProductMonitor:
         """
         Read the segments sealed since the last look, and judge complete windows.
 
-        Args:
-            now_us: Current time, µs since the epoch.
-
         Raises:
             InputError: The chain is damaged, missing, or a different one than before.
         """

@@ -79,7 +79,6 @@ def reference_of(
     Read the training distribution of a release, or return the reason why there is none.
 
     Args:
-        files: Files of the release, by name.
         spec: Its feature spec, which marks calendar features; None if unknown.
     """
     if ARTIFACT_FILE not in files:

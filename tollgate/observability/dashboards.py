@@ -42,7 +42,6 @@ class Panel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         unit: Grafana's name of the unit.
         kind: Grafana's type of visualisation.
-        text: Explanation for the reader.
     """
 
     title: str

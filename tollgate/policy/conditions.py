@@ -234,10 +234,6 @@ class Names:
     """
     Variables that the conditions of one policy may name.
 
-    Args:
-        feature_names: Columns of `features`.
-        amount: True if the product has money.
-
     Raises:
         PolicyError: The name of a list is invalid, or also names something else.
     """

@@ -55,10 +55,6 @@ def decide(facts: RowFacts, *, policy: Policy) -> PolicyDecisions:
     """
     Turn probabilities into decisions.
 
-    Args:
-        facts: Known values of N rows.
-        policy: Thresholds and rules of one release.
-
     Returns:
         Decisions with scores, codes and bits. Invalid probabilities (NaN, outside of
         [0, 1], or of another sum than the policy allows) give the policy's fallback,

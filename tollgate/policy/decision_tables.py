@@ -56,7 +56,6 @@ class Criterion(msgspec.Struct, frozen=True):
         conditions: Conditions, all of which must hold.
         segments: Numbers of the segments that it applies to; None for all.
         from_us, until_us: Event times that it applies to; excludes `until_us`.
-        stop: True if later rules are skipped where it holds.
     """
 
     conditions: tuple[Condition, ...]
@@ -121,7 +120,6 @@ class ConditionTable:
         Find each row's segment, and the rules that hold for it.
 
         Args:
-            facts: Known values of N rows.
             score: Scores; NaN where no score may be used; [N].
             scored: True if the score may be used; [N].
             degraded: Bits, the model's output included; uint32 [N].

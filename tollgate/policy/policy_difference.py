@@ -22,7 +22,6 @@ class Change(msgspec.Struct, frozen=True):
     Attributes:
         where: The key, for example rules.large_amount.when.
         what: "added", "removed", "changed" or "moved".
-        words: Description of the difference.
     """
 
     where: str

@@ -75,8 +75,6 @@ class SpoolDrain:
     Drain a folder into a store.
 
     Args:
-        folder: The spool's.
-        store: The store to write to.
         rate_per_s: Most events per second, so that decisions do not wait; 0: no limit.
         stopped: Called before each call of the store; True ends the drain early.
     """
@@ -237,7 +235,6 @@ def draining(folder: Path, store_url: str) -> Iterator[None]:
     Drain a folder in the background, whenever it has segments, until the context ends.
 
     Args:
-        folder: The spool's.
         store_url: redis://, rediss:// or unix:// address.
     """
     stopped = threading.Event()

@@ -59,9 +59,6 @@ def lock_folder(folder: Path) -> Iterator[None]:
     Without the lock, two processes would overwrite each other's changes. Some network
     filesystems do not lock a folder; there, the caller must make sure that only one
     process runs.
-
-    Args:
-        folder: The folder to lock; it exists.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

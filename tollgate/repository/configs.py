@@ -50,7 +50,6 @@ def read_config(repository: Path, model: str, *, config_name: str = "") -> Model
     Read the configuration of one model.
 
     Args:
-        model: Directory and name of the model.
         config_name: Named configuration that takes precedence; empty for none.
 
     Raises:
@@ -126,7 +125,6 @@ def add_canary(ensemble: ModelConfig, *, step: str, version: int) -> None:
 
     Args:
         ensemble: Changed in place; its versions are pinned already.
-        version: The challenger's version.
     """
     steps = ensemble.ensemble_scheduling.step
     (model,) = (one for one in steps if one.model_name == step)

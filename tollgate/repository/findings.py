@@ -51,8 +51,6 @@ def collecting(
     Turn an error raised inside the block into a finding, and go on.
 
     Args:
-        findings: List that the finding is added to.
-        code: Code of the rule that the error breaks.
         caught: Kind of error; others are raised.
     """
     try:

@@ -80,9 +80,6 @@ def read_product(repository: Path, product: str, *, config_name: str = "") -> Pr
 
     An operation that needs more of the repository takes a `RepositorySnapshot`.
 
-    Args:
-        config_name: Named configuration to read if a model has it.
-
     Raises:
         RepositoryError: A file cannot be read, the model is not an ensemble, or none of
             its models has a configuration of that name.
@@ -101,10 +98,6 @@ def assemble_product(
 ) -> Product:
     """
     Assemble a product from the configurations that a function returns.
-
-    Args:
-        config_name: Named configuration that the function reads if a model has it.
-        read: Returns the configuration of a model.
 
     Raises:
         RepositoryError: As `read_product`.

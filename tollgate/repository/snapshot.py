@@ -40,12 +40,6 @@ class RepositorySnapshot:
 
     A file that cannot be read raises its error each time it is needed. Callers must not
     change the messages and structures that they get; `configs.merge` copies.
-
-    Args:
-        config_name: Named configuration to read if a model has it; empty for none.
-
-    Attributes:
-        config_name: The named configuration.
     """
 
     def __init__(self, folder: Path, *, config_name: str = "") -> None:

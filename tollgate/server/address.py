@@ -166,7 +166,6 @@ def endpoint(url: str, *, secret_file: Path | None) -> Endpoint:
     Describe a server by its address and the file that holds its secret.
 
     Args:
-        url: "host:port".
         secret_file: File with one line; None for a server whose control API is open.
 
     Raises:

@@ -103,7 +103,6 @@ def require_answers(
     Fail unless a served version answers as its file does, and as its source does.
 
     Args:
-        server: A server that has loaded it.
         version: Its version, queried directly.
         trial: Rows to send and expected answers; sent in batches of 1, 8 and 32 rows.
 
@@ -194,9 +193,7 @@ class Proven(msgspec.Struct, frozen=True):
     A model that passed all checks.
 
     Attributes:
-        trial: Rows with its answers.
         us_per_row: Rows of a batch -> the fastest time per row, µs.
-        budget: Budget that the time was compared with.
     """
 
     trial: Trial
@@ -218,7 +215,6 @@ def prove(
     Args:
         version: Directory with its files; no other process changes it.
         measure: Times a model.onnx: rows of a batch -> µs per row.
-        progress: Called with a description of each check that passed.
 
     Raises:
         RepositoryError: The files are not those in their record, were not proven for

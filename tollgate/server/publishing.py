@@ -74,10 +74,7 @@ def side_load(server: Reachable, *, models: Product, version: int, trial: Trial)
     unloads it again.
 
     Args:
-        server: A server of the product.
         models: The product, whose repository the server reads.
-        version: The new version, which lies in that repository.
-        trial: Rows to send and the expected answers.
 
     Returns:
         The release that goes on deciding.
@@ -215,7 +212,6 @@ def rehearse(staged: Staging, *, models: Product, trial: Trial) -> float:
 
     Args:
         staged: The version; server and repository are created next to it.
-        trial: Rows to send and the expected answers.
 
     Returns:
         The largest difference from the source, as `require_answers`.

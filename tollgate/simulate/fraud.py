@@ -72,7 +72,6 @@ class Scenarios:
         Compromise the day's victims and turn purchases into frauds.
 
         Args:
-            purchases: The day's purchases, in order of time.
             day: Day of the history; call once for every day, from 0 upwards.
         """
         terminals, cards = draw_victims(self._population, day, seed=self._seed)

@@ -58,10 +58,6 @@ def check_span(customers: int, *, days: int, start: datetime.date) -> None:
     """
     Refuse a span of time that cannot be simulated.
 
-    Args:
-        customers: Number of customers, already checked.
-        start: Its first day.
-
     Raises:
         InputError: Names the argument, the value and the range.
     """
@@ -172,9 +168,7 @@ def _name(
     Convert numbers to ids and seconds to times.
 
     Args:
-        rows: Rows of all days, from _complete.
         population: Population that sets the width of the ids.
-        start: The history's first day.
     """
     midnight = datetime.datetime.combine(start, datetime.time())
     customer_ids = _ids("C", population.customers)
@@ -209,7 +203,6 @@ def write(frame: pl.DataFrame, path: str | os.PathLike[str]) -> None:
     Write a history as Parquet: completely or not at all.
 
     Args:
-        frame: A history from simulate.
         path: File to write; an existing one is replaced.
 
     Raises:

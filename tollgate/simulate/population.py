@@ -37,7 +37,6 @@ def generator(seed: int, stream: Stream, *, day: int = 0) -> np.random.Generator
 
     Args:
         seed: Seed of the whole simulation, at least 0.
-        stream: Purpose of the stream.
         day: Day of the history, from 0; the population's streams have only day 0.
     """
     source = np.random.SeedSequence(seed, spawn_key=(int(stream), day))

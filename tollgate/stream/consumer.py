@@ -61,7 +61,6 @@ class StreamConsumer:
 
     Args:
         marks: The feeds' watermarks; None writes none.
-        batch_events: Events polled at once.
         now_us: The wall clock, µs since the epoch.
     """
 
@@ -93,7 +92,6 @@ class StreamConsumer:
         Apply events until stopped; a batch in progress is finished first.
 
         Args:
-            stopped: Ends the run when it is set.
             until_idle_s: Ends the run when no event came for so long; None never does.
         """
         run_until_idle(
@@ -237,7 +235,6 @@ class FeedMarks:
     Args:
         feeds: Feeds that the source carries; others are not written.
         now_us: The wall clock, µs since the epoch.
-        interval_s: Interval between writes.
     """
 
     def __init__(
@@ -270,7 +267,6 @@ class FeedMarks:
         far, and a single clock that is ahead must not hide it.
 
         Args:
-            feed: Feed of the events.
             partition: Partition of each; int64 [N].
             time_us: Time of each; int64 [N].
         """

@@ -168,7 +168,6 @@ def _produce(
 
     Args:
         messages: Bytes of each, and its key or headers.
-        timeout_s: Longest wait for the acknowledgements.
 
     Returns:
         The reason why some are not stored; empty if all are.

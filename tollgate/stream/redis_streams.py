@@ -52,7 +52,6 @@ class Leases:
 
     Args:
         redis: A redis-py client that returns bytes.
-        prefix: Prefix of the keys used here.
         lease_s: Time for which a partition stays with a silent consumer.
     """
 

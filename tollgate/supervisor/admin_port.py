@@ -49,7 +49,6 @@ def serve_admin_port(
     Answer HTTP on the admin port until the context ends; yield the port.
 
     Args:
-        supervisor: The supervisor whose state is served.
         port: TCP port; 0 takes a free one.
 
     Raises:

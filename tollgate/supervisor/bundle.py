@@ -46,9 +46,7 @@ def write_bundle(out: Path, *, state: Path, repository: Path) -> Path:
     Write a bundle; the file appears at its path only when it is complete.
 
     Args:
-        out: The .tar.gz to write.
         state: State folder of the server, whether it runs or not.
-        repository: The model repository that the server serves.
 
     Raises:
         InputError: The file cannot be written.

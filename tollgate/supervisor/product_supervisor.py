@@ -122,11 +122,6 @@ Restart = Callable[[str], None]
 class ProductSupervisor:
     """
     Supervise one product in its own thread, so that a hanging action delays no other.
-
-    Args:
-        others: The other products of the server.
-        recovery: Repairs parts and logs faults.
-        restart: Restarts the server, for the reason given.
     """
 
     def __init__(
@@ -188,9 +183,6 @@ class ProductSupervisor:
         """
         Return whether a check would find anything that the last one did not.
 
-        Args:
-            stubs: All living steps of the server.
-
         Raises:
             ServerError: The last action gave up.
         """
@@ -218,9 +210,6 @@ class ProductSupervisor:
     def check(self, stubs: Sequence[Stub]) -> None:
         """
         Check once, and repair the faults that it finds.
-
-        Args:
-            stubs: All living steps of the server.
 
         Raises:
             ServerError: A part keeps failing after repairs.

@@ -75,7 +75,6 @@ class Recovery:
     Args:
         health_probes: Probes of the products that a fault may have affected.
         fault: Called with each fault, after its repair succeeded or failed.
-        flapping: Decides when to give up.
     """
 
     def __init__(
@@ -97,7 +96,6 @@ class Recovery:
         Repair a part and log the fault; after a failure the next check tries again.
 
         Args:
-            part: The part that is broken.
             action: Repairs it, or raises ServerError or RepositoryError.
             product: Product of the part; empty for a part that all products share.
 

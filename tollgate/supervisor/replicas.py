@@ -136,9 +136,7 @@ def wait_for_release(
 
     Args:
         url: Address of its admin port, "http://host:port".
-        repository: The repository that the server follows.
         wait_s: Longest time to wait, s.
-        report: Called with each step that the server takes meanwhile.
 
     Raises:
         ServerError: The server refused it, it took too long, or another release became

@@ -61,9 +61,6 @@ class StubWatch:
 
     Each poll reads the state of the known stubs, through files that stay open. Once a
     second it reads the list of processes, and examines only the new ones.
-
-    Args:
-        proc: Folder in which the kernel shows processes.
     """
 
     def __init__(self, *, proc: Path = Path("/proc")) -> None:

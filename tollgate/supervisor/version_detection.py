@@ -273,9 +273,6 @@ class ShadowStarter:
         """
         Start the trial of a version; log an obstacle, such as another trial.
 
-        Args:
-            version: A valid version.
-
         Returns:
             False while an obstacle exists, for example another challenger on trial;
             call again later.

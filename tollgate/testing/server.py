@@ -58,9 +58,7 @@ def columns_of(
     Read the tensors of a request, raw or typed.
 
     Args:
-        request: As received.
         inputs: Required inputs: name -> type.
-        fields: Optional inputs.
 
     Raises:
         Refused: An input is missing, unknown, twice, of another type or shape, or of
@@ -367,7 +365,6 @@ class TestServer:
 
     Args:
         inputs: Required inputs: name -> BYTES, FP64 or INT64.
-        fields: Optional inputs, as features.yaml declares.
         default: The answer to a row without any other.
         tls: None serves without TLS.
     """

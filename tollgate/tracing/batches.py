@@ -62,7 +62,6 @@ class BatchSpanWriter:
 
     Args:
         path: Path of the pipe, which exists while a reader is connected.
-        step: Step whose batches these are.
         clock: Monotonic clock, µs.
     """
 

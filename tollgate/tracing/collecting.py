@@ -40,10 +40,6 @@ class SpanCollector:
     """
     Send the spans that steps write, for as long as this context lasts.
 
-    Args:
-        tracing: Destination of the spans.
-        folder: Folder to make the pipe in.
-
     Raises:
         SetupError: OpenTelemetry is not installed.
     """

@@ -24,7 +24,6 @@ class RequestSpans:
     Make the spans of one traced request; times are µs on the monotonic clock.
 
     Args:
-        context: The trace that they belong to.
         ended_us: Time when the request ended.
         arrival_us: Time when a step first took the request.
     """

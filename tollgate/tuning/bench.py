@@ -67,8 +67,6 @@ def write_named(
     Write configs/NAME.pbtxt of each step that differs; on an error, write nothing.
 
     Args:
-        configs: Configurations that the server was started with.
-        roles: Maps the steps to their roles.
         head: Description of how they were found; paragraphs.
 
     Raises:
@@ -164,9 +162,7 @@ class Bench:
     One product on a running server, ready to be tuned.
 
     Args:
-        server: The running server.
         wanted: Goal and limits of the tuning.
-        state: The server's state folder.
 
     Attributes:
         override: The server's settings; as a context manager it restores them at the

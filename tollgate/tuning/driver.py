@@ -35,7 +35,6 @@ class Traffic(msgspec.Struct, frozen=True):
 
     Attributes:
         spec: Feature spec of the product; says what its requests contain.
-        rows: Rows in each request.
         within_ms: Latency that the SLO promises, ms.
     """
 

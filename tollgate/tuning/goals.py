@@ -121,7 +121,6 @@ class Goal(Protocol):
         Measure the merit of a candidate.
 
         Args:
-            drive: Runs a load on it.
             seconds: Duration of each run, s.
             near: Merit that it probably has; 0 when nothing is known.
             floor: Merit below which the exact value does not matter.

@@ -49,7 +49,6 @@ class Override:
 
     Args:
         record: File in which the server records the configurations that it loaded.
-        roles: Maps the steps to their roles.
 
     Attributes:
         configs: Configuration of each step, from the record.

@@ -225,9 +225,7 @@ def draw(
     Write a PNG: p99 against throughput, and the turns of the comparison.
 
     Args:
-        points: Settings at rates that they sustain.
         limits: Limits that a rate has to meet; None where requests came one by one.
-        unit: Unit of the merit.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

@@ -152,7 +152,6 @@ def compare(
     Measure two candidates in turns; the order changes each time.
 
     Args:
-        candidate: The one that may be better.
         seconds: Duration of each run, s.
         turns: Number of turns, FEWEST to MOST.
     """
@@ -228,9 +227,7 @@ def tune(
 
     Args:
         seconds: Duration of each run of the first round, s.
-        turns: Turns of the comparison.
         again: Measures the two that are compared; None for `look`.
-        report: Called with each result as one line of text.
     """
     report(f"{len(others)} settings to compare with the current ones")
 

@@ -119,7 +119,6 @@ def candidates(
 
     Args:
         space: Knob -> values; knobs that it lacks are not changed.
-        most: Maximum number of candidates.
         cores: Cores of the server; more threads than that are not tried.
         seed: The same seed gives the same draw.
 

@@ -96,10 +96,7 @@ def compare_rows(
     Find the records that were changed, removed, added or moved.
 
     Args:
-        table: Table read from the file.
-        found: Digests of its rows.
         sealed: Digests of the rows as they were sealed.
-        keys: Identities of the link's records.
 
     Yields:
         Name of a record, and its change; above MOST_NAMED of one kind, a count of the
@@ -456,9 +453,6 @@ def prove(
 
     Args:
         chain: All links of the journal, each with its hash.
-        link: Link of the record's segment.
-        table: Table of that segment.
-        row: Row of the record in the table.
 
     Raises:
         JournalError: A file cannot be read.

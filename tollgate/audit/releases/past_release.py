@@ -123,9 +123,6 @@ class ReleaseModel:
     """
     Model of a release, run with onnxruntime as its step runs it.
 
-    Attributes:
-        arithmetic: Arithmetic of the model, with its tolerance.
-
     Raises:
         RepositoryError: The model cannot be loaded.
     """

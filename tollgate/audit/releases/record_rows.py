@@ -67,8 +67,6 @@ def table_of(
     Rows without consent hold only the decision, its reasons and times.
 
     Args:
-        records: N records.
-        feature_names: F names.
         consent: Rows that may be stored with personal data; bool [N].
         keys: Keys of the subjects, by entity and id.
     """

@@ -103,8 +103,6 @@ def explain_record(
     Explain a decision.
 
     Args:
-        row: One row of a segment's table.
-        place: Location where it was found.
         archived: Release as archived in the journal; None if it was not archived.
         repository: Model repository with the rest of the release; None for none.
     """

@@ -31,7 +31,6 @@ def find_pending(url: str, *, product: str, wanted: str) -> Records | None:
     Find a decision in a product's stream, newest entry first; None if it is not there.
 
     Args:
-        url: Address of the Redis that holds the stream.
         wanted: Transaction id, or WRITER:NUMBER.
 
     Raises:

@@ -66,7 +66,6 @@ class Description(msgspec.Struct, frozen=True):
     A feature, input or code, described for display.
 
     Attributes:
-        value: Value, formatted.
         meaning: Description; empty if unknown.
         place: Position among the training values, from 0 to 1; None if unknown.
         outside: True if the value lies outside of the training range.
@@ -114,7 +113,6 @@ def place_among(value: float, known: Distribution, levels: Sequence[float]) -> f
     Return the share of training values below a value, by their quantiles.
 
     Args:
-        known: Training values at the quantiles.
         levels: Levels of the quantiles, ascending from 0 to 1.
 
     Returns:

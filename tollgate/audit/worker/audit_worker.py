@@ -270,8 +270,6 @@ class WorkerMetrics:
         Count sealed decisions.
 
         Args:
-            batch: Decisions as they came from the stream.
-            new: Links that were added.
             doubled: Number of decisions left out because they were sealed before.
         """
         now_s = time.time()

@@ -112,10 +112,6 @@ class ChunkSource:
         """
         Check that this group feeds this chain, and that the chain has lost no links.
 
-        Args:
-            mark: Last link of the chain.
-            hashes: Hashes of all links.
-
         Raises:
             JournalError: The group feeds another chain, or links are gone.
             StoreError: Redis did not respond.

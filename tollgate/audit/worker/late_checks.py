@@ -73,11 +73,6 @@ def sealed_flags(
     """
     Read check and detail of each finding in one record.
 
-    Args:
-        links: All links of the journal.
-        link: Link of the record's segment.
-        values: Columns of the record.
-
     Raises:
         JournalError: A table cannot be read.
     """

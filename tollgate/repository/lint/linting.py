@@ -85,7 +85,6 @@ class Node(msgspec.Struct):
         name: Name of the field; empty for the whole file.
         line: Line on which it begins, from 1.
         value: Value of a scalar, without quotes; empty for a message.
-        fields: Fields of a message, in their order.
     """
 
     name: str
@@ -125,7 +124,6 @@ def line_of(tree: Node, path: str) -> int:
     Return the line of a field, or of the nearest existing field around it.
 
     Args:
-        tree: Result of `read_tree`.
         path: Path of the field, as described above; empty for the file's first field.
     """
     node = tree
@@ -261,7 +259,6 @@ class Issue(msgspec.Struct, frozen=True):
     A finding with its rule.
 
     Attributes:
-        severity: Its severity in this repository.
         file: The file, with the path of the repository as the caller gave it.
         line: Line in the file, from 1; 0 for the file as a whole.
         where: Tensor or key; empty for the file as a whole.

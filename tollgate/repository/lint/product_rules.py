@@ -474,9 +474,6 @@ def check_staged(
     and with the version of the features that it was made for, if the repository has it.
     The product may still be without a release, and without another model.
 
-    Args:
-        staged: Directory with the files of the model's version.
-
     Returns:
         The findings, wiring first.
 

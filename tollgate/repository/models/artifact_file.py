@@ -133,7 +133,6 @@ class Apart(msgspec.Struct, frozen=True):
     The difference of two answers to the same rows.
 
     Attributes:
-        max_delta: Largest difference of a probability.
         rows: Number of rows with a difference above the tolerance.
         first: The first of these rows, from 1; 0 for none.
         wanted, found: Its probability by the source or the author, and as converted.
@@ -322,7 +321,6 @@ class Figures(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         auc: Area under the ROC curve; None without labels or with more classes than 2.
         average_precision: Average precision; None in the same cases as `auc`.
         us_per_row: Rows of a batch -> fastest time per row, µs, on one thread.
-        size_bytes: Size of the graph.
     """
 
     auc: float | None
@@ -366,8 +364,6 @@ class Gate(msgspec.Struct, frozen=True):
 
     Attributes:
         flips: Share of the rows that may get another decision.
-        auc_loss: Maximum decrease of the AUC.
-        ap_loss: Maximum decrease of the average precision.
     """
 
     flips: float = ALLOWED_FLIPS
@@ -478,8 +474,6 @@ class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         converter: Library that wrote the trees, with its version.
-        opset: Operator set version per domain.
-        ir: ONNX file format version.
     """
 
     converter: str

@@ -28,9 +28,6 @@ def require_files(source: Path) -> None:
 
     This looks at names and kinds only, so that copying the folder is safe after it.
 
-    Args:
-        source: The folder that the caller passed.
-
     Raises:
         RepositoryError: It is no folder, lacks a file, or holds a link, a special file
             or a file that is neither the model nor a record of it.

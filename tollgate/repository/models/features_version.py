@@ -46,7 +46,6 @@ def new_features(
 
     Args:
         spec: The file; None does nothing.
-        source: Folder of the model that was made for it.
 
     Yields:
         Its version; that of an earlier one with the same hash, if there is one.

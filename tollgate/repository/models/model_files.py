@@ -111,9 +111,6 @@ def require_whole(model: Path) -> None:
     ONNX may name any path for weights, also outside of the folder, and no checksum
     covers those files.
 
-    Args:
-        model: The model.onnx.
-
     Raises:
         RepositoryError: It cannot be read, is no ONNX file, or names other files.
     """
@@ -159,9 +156,6 @@ def onnx_findings(path: Path, config: ModelConfig) -> list[Finding]:
 
     Without onnxruntime the model cannot be loaded, and the result is empty; the hashes
     of artifact and release still guard the file.
-
-    Args:
-        path: The model.onnx.
     """
     try:
         import onnxruntime
@@ -269,7 +263,6 @@ def plan_findings(version: Path, config: ModelConfig) -> list[Finding]:
     Find why the plan of a version does not belong to its model.
 
     Args:
-        version: Directory with the files of the version.
         config: Configuration of the step; if it runs no plan, none is needed.
     """
     if config.platform != PLATFORM:

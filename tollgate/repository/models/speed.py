@@ -33,7 +33,6 @@ class ModelBudget(msgspec.Struct, frozen=True):
 
     Attributes:
         us_per_row: Time per row at the largest batch, µs.
-        source: Text that describes the source of the figure.
     """
 
     us_per_row: float
@@ -86,9 +85,7 @@ def require_budget(
     Check that a model stays within its budget, with a margin for a busy machine.
 
     Args:
-        model: The model.onnx, for the message.
         us_per_row: Rows of a batch -> the fastest measured time per row, µs.
-        budget: Time that it may take.
 
     Raises:
         RepositoryError: It takes too long; the message has the batch and the figures.

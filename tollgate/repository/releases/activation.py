@@ -173,9 +173,6 @@ def compose_next(
     """
     Describe the next release, with other versions of some steps.
 
-    Args:
-        versions: Version per step that changes.
-
     Raises:
         RepositoryError: There is no such step or version.
         SpecError: The features.yaml cannot be used.

@@ -146,9 +146,6 @@ def decode_release(content: bytes, *, product: str, source: object) -> Release:
     """
     Decode the release of a product.
 
-    Args:
-        source: Path or address it was read from, for the message.
-
     Raises:
         RepositoryError: It is not JSON of a release, or belongs to another product.
     """

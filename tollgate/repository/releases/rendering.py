@@ -120,9 +120,6 @@ def plan_load(
     """
     Verify a product's release; list steps in data order, then the ensemble, to load.
 
-    Args:
-        config_name: Named configuration to use if a model has it.
-
     Raises:
         RepositoryError: A file cannot be read, or the release does not fit the
             repository.

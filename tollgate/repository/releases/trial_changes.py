@@ -54,7 +54,6 @@ def with_challenger(
 
     Args:
         versions: Version per step in which the challenger differs.
-        mode: "shadow" or "canary".
         percent: Share of the customers that a canary answers; above 0, to 100.
 
     Raises:

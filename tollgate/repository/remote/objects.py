@@ -126,9 +126,6 @@ class Objects:
         """
         List the files of a folder, with their stamps.
 
-        Args:
-            deep: True to include files in folders below it.
-
         Raises:
             ObjectStoreError: The store does not answer.
         """

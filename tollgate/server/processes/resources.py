@@ -48,9 +48,6 @@ class Resources(msgspec.Struct, frozen=True):
         Choose the size of a Python step's region of shared memory.
 
         It is reserved when the step starts, so that requests need no more later.
-
-        Args:
-            products: Number of products that are served.
         """
         share = int(self.shm_free_bytes * _SPARE) // (_REGIONS * products)
         return max(MIB, min(share // MIB * MIB, LARGEST_REGION_BYTES))

@@ -25,7 +25,6 @@ def useful_lines(log: Path, *, offset: int = 0, count: int = 4) -> str:
 
     Args:
         offset: Position in bytes where this server's part of it begins.
-        count: Maximum number of lines.
 
     Returns:
         Lines without severity and source prefix; empty if nothing was written.

@@ -174,7 +174,6 @@ def require_readable(data: Path, engine: Engine) -> Written | None:
 
     Args:
         data: Folder of the store's files; it may be empty or not exist.
-        engine: The program that is to serve them.
 
     Returns:
         The program that served them last, from the record; None without a record.

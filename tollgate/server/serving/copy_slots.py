@@ -93,7 +93,6 @@ class Slots:
         Copy a part into a slot, unless a slot holds it already; return the slot.
 
         Args:
-            repository: The repository that holds its version directory.
             loaded: Slots of the step that must stay as they are.
 
         Raises:

@@ -83,8 +83,6 @@ def load_products(
     Load all products in parallel; return why a product is not served, by product.
 
     Args:
-        loaders: At least one.
-        serving: The object that serves each product, by product.
         tolerant: True if one product that can be served is enough.
 
     Raises:

@@ -39,8 +39,6 @@ class ServingRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     All that is loaded, stored next to the copies: enough to load it again.
 
     Attributes:
-        active: The release that answers.
-        previous: The release before it, which also stays loaded.
         configs: Configuration per step, as JSON, without a version policy.
         ensemble: Configuration of the ensemble, as JSON, without pins.
     """

@@ -51,7 +51,6 @@ class Serving:
     Args:
         triton: The server; it reads the slots and has loaded nothing of the product.
         slots: Its copies, shared with the other products.
-        record: File that stores what is loaded.
     """
 
     def __init__(self, triton: TritonServer, slots: Slots, *, record: Path) -> None:
@@ -121,10 +120,6 @@ class Serving:
     def switch(self, plan: ServingPlan, *, progress: Callable[[str], None]) -> None:
         """
         Switch from the release that answers to another one, without an interruption.
-
-        Args:
-            plan: The other release.
-            progress: Called with a description of each phase.
 
         Raises:
             RepositoryError: A file does not match its hash in the release.

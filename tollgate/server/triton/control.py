@@ -118,7 +118,6 @@ def load_model(
         server: A Triton in explicit mode.
         name: The model, by the name it is served under.
         config: Its complete configuration as JSON; None takes config.pbtxt.
-        timeout_s: Seconds for the complete load.
 
     Raises:
         ServerError: Triton refused; with its message.

@@ -61,7 +61,6 @@ def build_backend_directory(state: Path, *, wheel: Wheel) -> Path:
 
     Args:
         state: The state folder; only `state/server` is touched.
-        wheel: Location of the wheel's files.
 
     Returns:
         The value for --backend-directory.
@@ -123,9 +122,6 @@ class Installed(msgspec.Struct, frozen=True):
 def find_installed(root: Path = INSTALLED) -> Installed | None:
     """
     Locate an installed Triton that fits the running Python; None if there is none.
-
-    Args:
-        root: The folder with `bin` and `backends`.
 
     Raises:
         SetupError: It lacks a backend that every product needs, or its Python steps run

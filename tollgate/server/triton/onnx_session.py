@@ -91,7 +91,6 @@ class OnnxSession:
         Compute outputs in one call: one array per name, in that order.
 
         Args:
-            names: Outputs to compute.
             feeds: Every input, its batch dimension first.
         """
         answer: list[Tensor] = self._session.run(list(names), dict(feeds))

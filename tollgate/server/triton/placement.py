@@ -23,10 +23,6 @@ def placed(config_json: str, *, gpu: bool) -> str:
     Triton itself refuses KIND_GPU there, and the same repository serves both kinds of
     machine.
 
-    Args:
-        config_json: A complete model configuration.
-        gpu: True if this machine has a GPU.
-
     Returns:
         The configuration to load; unchanged if it requires nothing that is missing.
     """

@@ -34,8 +34,6 @@ def link_private(repository: Path, name: str, *, suffix: str) -> str:
     Make a model loadable under its private name, and return that name.
 
     Args:
-        repository: The folder that the server reads models from.
-        name: The model, a folder in it.
         suffix: Suffix of this start; empty for a server without private names.
     """
     private = private_name(name, suffix)

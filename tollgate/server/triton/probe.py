@@ -42,7 +42,6 @@ def probe(server: Reachable, product: str, *, rows: Sequence[int] = ROWS) -> Pro
     Request decisions on synthetic purchases; dry runs, which write nothing.
 
     Args:
-        server: A running Triton with the product loaded.
         rows: Sizes of the requests to send; those above its maximum are left out.
 
     Raises:
@@ -67,7 +66,6 @@ def ask_once(
     Request a dry run of a synthetic purchase; return the release that decided.
 
     Args:
-        server: A running Triton with the product loaded.
         amount: Amount of the purchase, whole cents.
 
     Raises:
@@ -86,9 +84,6 @@ class Prober:
 
     The connection and the ensemble's configuration stay until a request fails. No
     release changes the inputs of a product that is loaded.
-
-    Args:
-        server: A running Triton with the product loaded.
     """
 
     def __init__(self, server: Reachable, product: str) -> None:
@@ -102,7 +97,6 @@ class Prober:
         Request a dry run of a synthetic purchase; return the release that decided.
 
         Args:
-            timeout_s: Seconds to wait for each answer of the server.
             amount: Amount of the purchase, whole cents.
 
         Raises:
