@@ -390,22 +390,27 @@ def window_features(plan: Plan) -> list[WindowFeature]:
     window. A mean, a minimum, a maximum or a last value of no events is undefined, so
     its default follows from the training rows.
     """
-    aggregates: dict[str, float | None] = {"count": 0.0}
-    if plan.choices.amount:
-        aggregates |= {"sum": 0.0, "mean": None}
+    always = ["count", "sum", "mean"] if plan.choices.amount else ["count"]
     taken = {one.name for one in plan.fields}
     found = []
     for entity in plan.entities:
-        found += [
-            WindowFeature(
-                name=_free_name(f"{entity.name}_{aggregate}_{window}", taken),
-                definition=f"entity: {entity.name}, aggregate: {aggregate}, "
-                f"window: {window}",
-                default=default,
-            )
-            for aggregate, default in aggregates.items()
-            for window in entity.windows
-        ]
+        pairs = [(aggregate, AMOUNT) for aggregate in always]
+        for number in entity.numbers:
+            pairs += [(aggregate, number.name) for aggregate in number.aggregates]
+        for aggregate, of in pairs:
+            short = "" if of == AMOUNT else f"_{of}"
+            source = "" if of == AMOUNT else f", of: {of}"
+            found += [
+                WindowFeature(
+                    name=_free_name(
+                        f"{entity.name}{short}_{aggregate}_{window}", taken
+                    ),
+                    definition=f"entity: {entity.name}, aggregate: {aggregate}"
+                    f"{source}, window: {window}",
+                    default=0.0 if aggregate in ("count", "sum") else None,
+                )
+                for window in entity.windows
+            ]
         longest = entity.windows[-1]
         found.append(
             WindowFeature(

@@ -332,6 +332,117 @@ def train_model(
     raise InputError(spec.product, problem)
 
 
+_LAST = 0.2  # share of the rows, the newest, to judge windows on
+_WORTH = 0.5  # standard errors of an AUC that windows must add
+_JUDGED_ROWS = 200_000  # the newest of them; more take longer, and change little
+
+
+class WindowGain(msgspec.Struct, frozen=True):
+    """
+    The benefit of an entity's windows of numbers.
+
+    Attributes:
+        without: AUC of a model without them.
+        with_them: AUC of a model with them.
+        useful: True if they add enough to keep them.
+    """
+
+    without: float
+    with_them: float
+    useful: bool
+
+
+def number_columns(spec: FeatureSpec, entity: int) -> list[int]:
+    """
+    Return the features that are windows of numbers of an entity.
+
+    These are all windows of fields, and the maximum of the amount.
+    """
+    return [
+        at
+        for at, one in enumerate(spec.features)
+        if one.entity == entity and (one.of is not None or one.aggregate == "max")
+    ]
+
+
+def judge_windows(
+    features: F32,
+    label: npt.NDArray[np.int8],
+    *,
+    spec: FeatureSpec,
+    kind: Kind,
+    time_us: npt.NDArray[np.int64],
+) -> list[WindowGain | None]:
+    """
+    Judge the windows of numbers of each entity, one entity after the other.
+
+    A model of the earlier rows ranks the last fifth with them and without; those of
+    entities that were found useful before are included in both.
+
+    Args:
+        features: Features of the training rows; float32 [N, F].
+        label: 0 or 1; int8 [N].
+        spec: The product's features.
+        kind: Kind of model; boosting for `auto`.
+        time_us: Times of the rows, µs; int64 [N].
+
+    Returns:
+        Per entity; None without such windows, or without both outcomes in each part.
+    """
+    of_entity = [number_columns(spec, at) for at in range(len(spec.entities))]
+    order = np.argsort(time_us, kind="stable")[-_JUDGED_ROWS:]
+    cut = len(order) - round(_LAST * len(order))
+    parts = order[:cut], order[cut:]
+    if not any(of_entity) or any(len(np.unique(label[one])) < 2 for one in parts):
+        return [None] * len(of_entity)
+    rows, ones = len(order) - cut, int(label[parts[1]].sum())
+    chance = math.sqrt((rows + 1) / (12 * ones * (rows - ones)))
+    numbers = {column for columns in of_entity for column in columns}
+    used = [at for at in range(len(spec.features)) if at not in numbers]
+    best = _last_auc(features, label, spec=spec, kind=kind, columns=used, parts=parts)
+    found: list[WindowGain | None] = []
+    for columns in of_entity:
+        if not columns:
+            found.append(None)
+            continue
+        more = sorted((*used, *columns))
+        auc = _last_auc(
+            features, label, spec=spec, kind=kind, columns=more, parts=parts
+        )
+        gain = WindowGain(best, auc, useful=auc - best > _WORTH * chance)
+        found.append(gain)
+        if gain.useful:
+            used, best = more, auc
+    return found
+
+
+def _last_auc(
+    features: F32,
+    label: npt.NDArray[np.int8],
+    *,
+    spec: FeatureSpec,
+    kind: Kind,
+    columns: Sequence[int],
+    parts: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]],
+) -> float:
+    """Train on some features of the first rows; return the AUC on the last ones."""
+    from converters.baseline import train_baseline
+    from tollgate.evaluation import roc_auc
+
+    if not columns:
+        return 0.5
+    learn, last = parts
+    chosen = tuple(spec.features[at] for at in columns)
+    model = train_baseline(
+        features[learn][:, columns],
+        label[learn],
+        spec=msgspec.structs.replace(spec, features=chosen),
+        seed=0,
+        kind="boosting" if kind == "auto" else kind,
+    )
+    return roc_auc(label[last], model.predict_proba(features[last][:, columns])[:, 1])
+
+
 def missing_of(plan: Plan, external: ExternalModel | None) -> dict[str, float]:
     """
     Return the substitute for a missing value, by field.

@@ -16,6 +16,7 @@ from tollgate.product.columns import Column, ExcludedColumn, classify_column
 from tollgate.product.label import Label, find_label
 from tollgate.product.splitting import held_out, known_before
 from tollgate.product.table_reading import (
+    as_numbers,
     as_times_us,
     assign_named_roles,
     read_table,
@@ -25,9 +26,15 @@ from tollgate.product.table_reading import (
 from tollgate.product.windows import (
     SHORTEST_WINDOW,
     USUAL_WINDOWS,
+    EntityEvents,
+    Number,
+    NumberWindows,
     entity_events,
     fitting_windows,
+    judged_rows,
+    number_aggregates,
     overflow_text,
+    select_numbers,
 )
 from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
 
@@ -229,12 +236,14 @@ class EntityColumn(msgspec.Struct, frozen=True):
         key: The input with its id.
         source: The table's column.
         windows: Its windows, the shortest first.
+        numbers: Numbers that windows are of, in addition to the amount's sum and mean.
     """
 
     name: str
     key: str
     source: str
     windows: tuple[str, ...]
+    numbers: tuple[NumberWindows, ...]
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -275,6 +284,15 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         excluded = (one.source for one in self.excluded if one.by_values)
         return namer.names((*self.choices.entities, *taken, *excluded))[column]
 
+    def numbers_text(self, entity: EntityColumn) -> str:
+        """Describe the windows of numbers of an entity, by the table's columns."""
+        columns = {one.name: one.column.source for one in self.fields}
+        return "; ".join(
+            f"{', '.join(one.aggregates)} of "
+            f"{columns.get(one.name, self.choices.amount)}"
+            for one in entity.numbers
+        )
+
     @property
     def aliases(self) -> dict[str, str]:
         """
@@ -310,31 +328,43 @@ def make_plan(choices: ProductChoices) -> Plan:
     columns, excluded = _columns(
         frame, choices, label=label, times_us=times_us, notes=notes
     )
-    windows, overflowing = _windows(
-        frame, choices, columns=columns, times_us=times_us, notes=notes
+    served = _served_rows(frame, columns)
+    events, overflowing = _entity_windows(
+        frame.filter(served), choices, times_us=times_us[served], notes=notes
     )
-    if not columns and not windows and not choices.amount:
+    if not columns and not events and not choices.amount:
         problem = "no column is left that a model could learn from"
         raise InputError(choices.table, problem)
     namer = Namer()
     outcome = namer.name(f"{choices.label}_{label.positive}".lower())
     other = namer.name(f"not_{outcome}")
     names = namer.names((*choices.entities, *(one.source for one in columns)))
+    fields = tuple(Field(names[one.source], one) for one in columns)
+    numbers = _select_numbers(
+        frame.filter(served),
+        choices,
+        fields=fields,
+        served=served,
+        events=list(events.values()),
+        label=label.values[served],
+        times_us=times_us[served],
+    )
     return Plan(
         choices=choices,
         frame=frame,
         label=label,
         outcome=outcome,
         other=other,
-        fields=tuple(Field(names[one.source], one) for one in columns),
+        fields=fields,
         entities=tuple(
             EntityColumn(
-                name=entity_name(names[one]),
-                key=names[one],
-                source=one,
-                windows=windows[one],
+                name=entity_name(names[source]),
+                key=names[source],
+                source=source,
+                windows=windows,
+                numbers=own,
             )
-            for one in windows
+            for (source, (_, windows)), own in zip(events.items(), numbers, strict=True)
         ),
         at_night=len(np.unique(times_us // _HOUR_US % 24)) > 1,
         excluded=(*excluded, *overflowing),
@@ -342,34 +372,83 @@ def make_plan(choices: ProductChoices) -> Plan:
     )
 
 
-def _windows(
-    frame: pl.DataFrame,
-    choices: ProductChoices,
-    *,
-    columns: Sequence[Column],
-    times_us: npt.NDArray[np.int64],
-    notes: list[str],
-) -> tuple[dict[str, tuple[str, ...]], list[ExcludedColumn]]:
-    """
-    Select the windows of each entity; leave out an entity that no window fits.
-
-    Returns:
-        The windows by column, and the entities that are left out.
-    """
-    windows, excluded = {}, []
+def _served_rows(frame: pl.DataFrame, columns: Sequence[Column]) -> Bool:
+    """Return the rows that a server accepts: no word is too long; bool [N]."""
     served = np.ones(len(frame), np.bool_)
     for one in columns:
         if one.kind == "category":
             served &= ~too_long(frame[one.source]).to_numpy()
+    return served
+
+
+def _select_numbers(
+    frame: pl.DataFrame,
+    choices: ProductChoices,
+    *,
+    fields: Sequence[Field],
+    served: Bool,
+    events: Sequence[tuple[EntityEvents, tuple[str, ...]]],
+    label: npt.NDArray[np.int8],
+    times_us: npt.NDArray[np.int64],
+) -> list[tuple[NumberWindows, ...]]:
+    """
+    Select the numbers that windows are of, by entity; held-out rows do not count.
+
+    Args:
+        frame: The N rows that a server accepts.
+        choices: The user's choices.
+        fields: The fields, with the values of all rows of the table.
+        served: True for the rows of the table that a server accepts.
+        events: Events and windows of each entity.
+        label: Outcomes; int8 [N].
+        times_us: Times, µs; int64 [N].
+    """
+    if not events:
+        return []
+    numbers = []
+    if choices.amount is not None:
+        amounts = as_numbers(frame[choices.amount]).values.to_numpy()
+        numbers.append(Number(AMOUNT, amounts, ("max",)))
+    for one in fields:
+        column = one.column
+        if column.kind == "number":
+            aggregates = number_aggregates(
+                column.low, column.high, decimals=column.decimals
+            )
+            values = column.values.fill_null(np.nan).to_numpy()[served]
+            numbers.append(Number(one.name, values, aggregates))
+    test = held_out(label, time_us=times_us)
+    train = known_before(
+        test, label, time_us=times_us, label_delay_us=choices.label_delay_us
+    )
+    rows = judged_rows(label, train)
+    return select_numbers(numbers, events, label=label, time_us=times_us, rows=rows)
+
+
+def _entity_windows(
+    frame: pl.DataFrame,
+    choices: ProductChoices,
+    *,
+    times_us: npt.NDArray[np.int64],
+    notes: list[str],
+) -> tuple[dict[str, tuple[EntityEvents, tuple[str, ...]]], list[ExcludedColumn]]:
+    """
+    Select the windows of each entity; leave out an entity that no window fits.
+
+    Returns:
+        Events and windows by column, and the entities that are left out.
+    """
+    found: dict[str, tuple[EntityEvents, tuple[str, ...]]] = {}
+    excluded = []
     for name in choices.entities:
-        ids = frame[name].filter(served)
-        events = entity_events(ids, times_us[served])
+        ids = frame[name]
+        events = entity_events(ids, times_us)
         fitting = fitting_windows(events)
         if not fitting:
             problem = overflow_text(ids, events, window=SHORTEST_WINDOW)
             excluded.append(ExcludedColumn(name, f"{problem}: no window fits"))
             continue
-        windows[name] = fitting
+        found[name] = events, fitting
         lost = [one for one in USUAL_WINDOWS if one not in fitting]
         if lost:
             problem = overflow_text(ids, events, window=lost[0])
@@ -377,7 +456,7 @@ def _windows(
                 f"WARNING: {name}: {problem}, so its windows are {_and(fitting)} "
                 f"instead of {_and(USUAL_WINDOWS)}"
             )
-    return windows, excluded
+    return found, excluded
 
 
 def _and(words: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ from tollgate.templating import yaml_number
 
 if TYPE_CHECKING:
     from tollgate.product.creation import CreatedProduct
-    from tollgate.product.plan import Plan
+    from tollgate.product.plan import EntityColumn, Plan
 
 
 _ROLES = "Roles of columns"
@@ -475,6 +475,8 @@ def print_plan(plan: Plan) -> None:
         console.out.print(table)
     if len(plan.fields) > _SHOWN:
         console.result(f"… and {len(plan.fields) - _SHOWN} more")
+    for entity in plan.entities:
+        console.result(f"windows  {entity.source}: {_windows_text(plan, entity)}")
     reasons: dict[str, list[str]] = {}
     for left in plan.excluded:
         reasons.setdefault(left.reason, []).append(left.source)
@@ -483,6 +485,16 @@ def print_plan(plan: Plan) -> None:
         console.result(f"left out  {', '.join(names[:_NAMED])}{more}: {reason}")
     for note in (*plan.notes, *_hints(plan)):
         console.result(f"note  {note}")
+
+
+def _windows_text(plan: Plan, entity: EntityColumn) -> str:
+    """Describe the windows of an entity."""
+    text = f"{', '.join(entity.windows)}: count"
+    if plan.choices.amount:
+        text += f"; sum, mean of {plan.choices.amount}"
+    if entity.numbers:
+        text += f"; if they help: {plan.numbers_text(entity)}"
+    return text
 
 
 def _hints(plan: Plan) -> list[str]:
