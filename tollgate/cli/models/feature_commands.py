@@ -18,6 +18,7 @@ from tollgate.errors import InputError, TollgateError
 if TYPE_CHECKING:
     from tollgate.features.spec.description import Comparison
     from tollgate.features.spec.feature_spec import FeatureSpec
+    from tollgate.history import History
 
 
 Spec = Annotated[
@@ -46,10 +47,10 @@ def show(
     """
     Show each feature's definition, the data it needs, and the releases that use it.
     """
-    from tollgate.features.spec.feature_spec import load_spec
+    from tollgate.features.spec.feature_spec import load_draft
 
     folder = console.settings(repository=repository).repository_path
-    rows = catalogue(load_spec(spec), folder, name=name, source=spec)
+    rows = catalogue(load_draft(spec), folder, name=name, source=spec)
     if as_json:
         console.print_json(rows)
     else:
@@ -126,13 +127,10 @@ def build(
 
     from tollgate.features.offline import build as compute
     from tollgate.features.offline import feature_columns
-    from tollgate.features.spec.feature_spec import load_spec
-    from tollgate.history import read_history
     from tollgate.simulate import write
 
-    loaded = load_spec(spec)
     _try_hook(spec)
-    purchases = read_history(history, spec=loaded)
+    loaded, purchases = _resolved(spec, history)
     taken = {one.name: rows for one, rows in table_files.read_tables(table, loaded)}
     with console.progress("computing features") as advance:
         features = compute(loaded, purchases, tables=taken, progress=advance)
@@ -150,6 +148,19 @@ def build(
         columns |= _copied_columns(history, keep, taken=columns)
     write(pl.DataFrame(columns), out)
     console.say(f"{len(purchases):,} rows of {features.shape[1]} features → {out}")
+
+
+def _resolved(spec: Path, history: Path) -> tuple[FeatureSpec, History]:
+    """Read features and history; choose and print each `hop: auto`."""
+    from tollgate.features.hop_choice import resolve_hops
+    from tollgate.features.spec.feature_spec import load_draft
+    from tollgate.history import read_history
+
+    purchases = read_history(history, spec=load_draft(spec))
+    loaded, choices = resolve_hops(spec, purchases)
+    for one in choices:
+        console.say(f"{one.text}; write it into {spec} to serve these features")
+    return loaded, purchases
 
 
 def _try_hook(spec: Path) -> None:
@@ -185,13 +196,11 @@ def replay(
     Replay a history through the online path; compare each bit with the offline path.
     """
     from tollgate.feature_parity import compare_with_offline
-    from tollgate.features.spec.feature_spec import load_spec
-    from tollgate.history import read_history
     from tollgate.replay import purchases_in_reach
 
-    loaded = load_spec(spec)
+    loaded, whole = _resolved(spec, history)
     purchases = purchases_in_reach(
-        read_history(history, spec=loaded),
+        whole,
         spec=loaded,
         from_us=_us(since.date()),
         until_us=_us(until.date()),

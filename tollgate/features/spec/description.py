@@ -11,6 +11,7 @@ import msgspec
 
 from tollgate.features.fields import MISSING_CODE, UNSEEN_CODE
 from tollgate.features.spec.spec_definition import Entity, Feature, FeatureSpec
+from tollgate.features.spec.tile_form import AUTO
 from tollgate.features.windows.entity_entries import COLUMN_BYTES, ENTRY
 from tollgate.schema import AMOUNT, EXACT
 
@@ -120,7 +121,7 @@ def state_text(entity: Entity) -> str:
 def hop_text(entity: Entity) -> str:
     """Describe the rounding of an entity's windows."""
     if entity.tiles is None:
-        return "0"
+        return AUTO if entity.auto else "0"
     widths = dict.fromkeys(map(duration_text, entity.rounding_us))
     edge = f", ends {duration_text(entity.edge_us)}" if entity.delay_us else ""
     return f"begins {' '.join(widths)}{edge}"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -30,13 +31,17 @@ from tollgate.features.spec.spec_document import (
     RawSpec,
     duration_us,
     largest_number,
+    rate_per_s,
     read_document,
 )
 from tollgate.features.spec.tile_form import (
+    AIM_BYTES,
     AUTO,
+    HOPS_US,
     LEAST_HEAD,
     MAX_VALUE_BYTES,
     FieldKind,
+    HopFit,
     TileForm,
     head_size,
     hop_us,
@@ -53,6 +58,7 @@ _NO_AMOUNT = "which the product has not (amount: false)"
 _OF_EVERY_EVENT = ("distinct", "std", "slope")
 _RATES = ("count", "sum", "flagged")
 _ADDED = ("sum", "mean", "std", "slope")  # sums of floats depend on their order
+_Plan = Callable[..., TileForm]  # makes the tiles of a hop, for one entity
 
 
 def link_fields(
@@ -315,13 +321,53 @@ MAX_COLUMNS = 16
 
 def load_spec(path: Path) -> FeatureSpec:
     """
-    Read and check a features.yaml.
+    Read and check a features.yaml to serve, publish or fill a store with.
 
     Raises:
         SpecError: The file cannot be read, has an unknown or a missing key, or is
-            inconsistent; the message names the file and the key.
+            inconsistent, or leaves a hop to the history; the message names the file and
+            the key.
+    """
+    spec = load_draft(path)
+    for entity in spec.entities:
+        if entity.auto:
+            problem = f"{AUTO} cannot be served: write hop: 0"
+            if entity.fit.remedy:
+                problem += (
+                    f", or if an id has more than {entity.cap:,} events in its widest "
+                    f"window {entity.fit.remedy}"
+                )
+            problem += "; `tollgate features build HISTORY OUT` prints which"
+            raise SpecError(path, problem, where=f"entities.{entity.name}.hop")
+    return spec
+
+
+def load_draft(path: Path) -> FeatureSpec:
+    """
+    Read and check a features.yaml; an entity with `hop: auto` is as with `hop: 0`.
+
+    Raises:
+        SpecError: As `load_spec`, except for the hop.
     """
     return _checked(read_document(path), path)
+
+
+def load_with_hops(path: Path, hops: Mapping[str, str]) -> FeatureSpec:
+    """
+    Read a features.yaml as if it had other hops; its hashes are those of such a file.
+
+    Args:
+        hops: The hop of each entity whose hop is not the file's.
+
+    Raises:
+        SpecError: As `load_spec`; or a hop does not fit its entity.
+    """
+    raw = read_document(path)
+    entities = {
+        name: msgspec.structs.replace(one, hop=hops.get(name, one.hop))
+        for name, one in raw.entities.items()
+    }
+    return _checked(msgspec.structs.replace(raw, entities=entities), path)
 
 
 def _checked(raw: RawSpec, path: Path) -> FeatureSpec:
@@ -402,18 +448,31 @@ def _entity(name: str, raw: RawSpec, *, path: Path) -> Entity:
     if len(columns) > MAX_COLUMNS:
         problem = f"its features are of {len(columns)} others, {MAX_COLUMNS} at most"
         raise SpecError(path, problem, where=where)
+    exact = _exact_feature(own, delay_us=delay_us)
+    plan = functools.partial(
+        tile_form,
+        delay_us=delay_us,
+        lateness_us=duration_us(raw.lateness),
+        windows_us=sorted(windows),
+        needs=[] if exact else _tile_needs(own, columns),
+    )
     tiles, cap = None, entity.cap or MAX_ENTRIES
+    fit = HopFit()
     if hop := hop_us(entity.hop):
-        tiles = tile_form(
-            hop_us=hop,
-            delay_us=delay_us,
-            lateness_us=duration_us(raw.lateness),
-            windows_us=sorted(windows),
-            needs=_tile_needs(own, columns, delay_us=delay_us, path=path),
-        )
+        if exact:
+            feature, kind, need = exact
+            problem = f"{need}: its entity must have hop: 0"
+            raise SpecError(path, problem, where=f"features.{feature}.{kind}")
+        tiles = plan(hop_us=hop)
         # The oldest edge of a window is rounded down.
         horizon_us += tiles.window_us[-1]
-        cap = _head(entity, tiles, columns, path=path, where=where)
+        cap = _head(entity, tiles, columns, plan=plan, path=path, where=where)
+    elif exact:
+        feature, kind, need = exact
+        fit = HopFit(obstacle=f"{feature} ({kind}) {need}")
+    else:
+        sizes = (AIM_BYTES, MAX_VALUE_BYTES)
+        fit = _hop_fit(plan, columns, cap=entity.cap, sizes=sizes)
     return Entity(
         name=name,
         key=entity.key,
@@ -424,30 +483,58 @@ def _entity(name: str, raw: RawSpec, *, path: Path) -> Entity:
         columns=columns,
         tiles=tiles,
         auto=entity.hop == AUTO,
+        fit=fit,
+        rate_per_s=rate_per_s(entity.rate) if entity.rate else 0.0,
     )
 
 
-def _tile_needs(
-    features: Sequence[RawFeature],
-    columns: Sequence[str],
-    *,
-    delay_us: int,
-    path: Path,
-) -> list[tuple[FieldKind, int]]:
+def _exact_feature(
+    features: Sequence[RawFeature], *, delay_us: int
+) -> tuple[str, str, str] | None:
     """
-    List the numbers that a tile needs for the features of its entity.
+    Find the first feature that no tile can answer.
 
-    Raises:
-        SpecError: A feature needs every event of its window.
+    Returns:
+        Its name, its aggregate, and its need in words.
     """
-    needs = []
     for one in features:
         kind = one.aggregate or "time_since_last"
-        newest = kind in ("last", "time_since_last")
-        if kind in _OF_EVERY_EVENT or (delay_us and newest):
-            delayed = " with a delay" if newest else ""
-            problem = f"needs every event{delayed}: its entity must have hop: 0"
-            raise SpecError(path, problem, where=f"features.{one.name}.{kind}")
+        if kind in _OF_EVERY_EVENT:
+            return one.name, kind, "needs every event"
+        if delay_us and kind in ("last", "time_since_last"):
+            return one.name, kind, "needs every event with a delay"
+    return None
+
+
+def _hop_fit(
+    plan: _Plan, columns: Sequence[str], *, cap: int | None, sizes: Sequence[int]
+) -> HopFit:
+    """
+    Find the smallest hop whose values have at most so many bytes.
+
+    Args:
+        plan: Makes the tiles of a hop.
+        columns: The entity's columns.
+        cap: The file's cap; None leaves it to the hop.
+        sizes: Bytes of a value, the preferred number first.
+    """
+    for own in (cap, None) if cap else (None,):
+        for most in sizes if own is None or own >= LEAST_HEAD else ():
+            for hop, width_us in HOPS_US.items():
+                tiles = plan(hop_us=width_us)
+                head = own or head_size(tiles, len(columns))
+                if tiles.value_bytes(head, len(columns)) <= most:
+                    return HopFit(hop=hop, without_cap=own != cap)
+    return HopFit(obstacle=f"its values would exceed {sizes[-1]:,} bytes with any")
+
+
+def _tile_needs(
+    features: Sequence[RawFeature], columns: Sequence[str]
+) -> list[tuple[FieldKind, int]]:
+    """List the numbers that a tile needs for the features of its entity."""
+    needs = []
+    for one in features:
+        kind = one.aggregate
         amount = one.of in (None, AMOUNT)
         column = -1 if amount else columns.index(str(one.of))
         if kind in ("flagged", "share"):
@@ -468,6 +555,7 @@ def _head(
     tiles: TileForm,
     columns: Sequence[str],
     *,
+    plan: _Plan,
     path: Path,
     where: str,
 ) -> int:
@@ -483,9 +571,11 @@ def _head(
         raise SpecError(path, problem, where=f"{where}.cap")
     size = tiles.value_bytes(cap, len(columns))
     if size > MAX_VALUE_BYTES:
+        fit = _hop_fit(plan, columns, cap=entity.cap, sizes=(MAX_VALUE_BYTES,))
         problem = (
             f"{entity.hop} needs up to {size:,} bytes for {tiles.most_tiles} tiles and "
-            f"{cap} events; the most is {MAX_VALUE_BYTES:,}: take a larger hop"
+            f"{cap} events; the most is {MAX_VALUE_BYTES:,}: "
+            f"{fit.remedy or 'shorten its longest window'}"
         )
         raise SpecError(path, problem, where=f"{where}.hop")
     return cap

@@ -14,7 +14,7 @@ from tollgate.features.spec.spec_document import (
     FieldType,
     FieldUse,
 )
-from tollgate.features.spec.tile_form import TileForm
+from tollgate.features.spec.tile_form import HopFit, TileForm
 from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID, hash_words
 
 # Aggregates over a window; features.yaml writes the last as `time_since_last: ENTITY`.
@@ -30,7 +30,9 @@ class Entity(msgspec.Struct, frozen=True):
     than the newest by more than `horizon_us` has left every window. `columns` names the
     columns of an entry beyond time, id, cents and label: fields, and keys of other
     entities; ascending. `tiles` is the form of its tiles; None stores every event.
-    `auto` is True if the file leaves the hop to the history.
+    `auto` is True if the file leaves the hop to the history. `fit` is the hop to take
+    instead of `hop: 0`. `rate_per_s` is the rate of events of the busiest id, 0 if the
+    file does not state it. These three are in no hash.
     """
 
     name: str
@@ -42,6 +44,8 @@ class Entity(msgspec.Struct, frozen=True):
     columns: tuple[str, ...] = ()
     tiles: TileForm | None = None
     auto: bool = False
+    fit: HopFit = HopFit()
+    rate_per_s: float = 0.0
 
     @property
     def rounding_us(self) -> tuple[int, ...]:

@@ -53,6 +53,7 @@ class RawEntity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hop: int | str = 0
     delay: str = "0s"
     cap: int | None = None
+    rate: str | None = None
 
 
 class RawTable(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,6 +139,19 @@ def duration_us(text: str) -> int:
     if not match:
         raise ValueError(f"{text!r} is not a duration like 30d, 12h, 5m or 10s")
     return int(match[1]) * _UNIT_US[match[2]]
+
+
+def rate_per_s(text: str) -> float:
+    """
+    Convert a rate of events such as `40/d` or `0.5/s` to events per second.
+
+    Raises:
+        ValueError: The text is not a number above 0, a slash and one of s, m, h, d.
+    """
+    match = re.fullmatch(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)/([smhd])", text)
+    if not match or not float(match[1]):
+        raise ValueError(f"{text!r} is not a rate like 40/d, 12.5/h or 3/s")
+    return float(match[1]) * _UNIT_US["s"] / _UNIT_US[match[2]]
 
 
 def parse_document(path: Path) -> RawSpec:
@@ -268,6 +282,11 @@ class _Values:
             problem = f"{entity.cap} is not within 1 … {MAX_ENTRIES}"
             self._refuse(f"{where}.cap", problem)
         self._duration(f"{where}.delay", entity.delay)
+        if entity.rate is not None:
+            try:
+                rate_per_s(entity.rate)
+            except ValueError as error:
+                self._refuse(f"{where}.rate", str(error))
 
     def _table(self, name: str, table: RawTable) -> None:
         self._name("tables", name)

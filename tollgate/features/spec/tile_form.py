@@ -113,6 +113,27 @@ class TileForm(msgspec.Struct, frozen=True):
         )
 
 
+class HopFit(msgspec.Struct, frozen=True):
+    """
+    The hop that an entity with `hop: 0` would take.
+
+    Attributes:
+        hop: The smallest hop whose values are small enough; empty if there is none.
+        without_cap: True if the file's cap leaves no room for tiles.
+        obstacle: Reason why there is no hop.
+    """
+
+    hop: str = ""
+    without_cap: bool = False
+    obstacle: str = ""
+
+    @property
+    def remedy(self) -> str:
+        """Say how to take the hop; empty if there is none."""
+        cap = " without a cap" if self.without_cap else ""
+        return f"set hop: {self.hop}{cap}" if self.hop else ""
+
+
 def hop_us(hop: int | str) -> int | None:
     """Convert a hop to microseconds; 0 for exact windows, None for an invalid one."""
     return 0 if hop in (0, "0", "0s", AUTO) else HOPS_US.get(str(hop))

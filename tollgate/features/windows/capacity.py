@@ -70,7 +70,7 @@ def require_within_cap(
         InputError: At some event, the store no longer retains a purchase that the
             widest window counts; the message names the first such event in time.
     """
-    passed = _passing(entity, code, time_us)
+    passed = overflowing(entity, code, time_us)
     if not len(passed):
         return
     first = passed[np.argmin(time_us[passed])]
@@ -79,9 +79,7 @@ def require_within_cap(
     own = time_us[start:stop]
     # Events that occupy the value: from the window's start to the event.
     held = np.arange(1, len(own) + 1) - own.searchsorted(own - reach_us, "right")
-    row, reach = int(rows[first]), duration_text(entity.windows_us[-1])
-    if entity.delay_us:
-        reach += f" and a delay of {duration_text(entity.delay_us)}"
+    row = int(rows[first])
     moment = np.datetime64(int(time_us[first]), "us")
     name = ids[row].decode(errors="replace")
     transaction = transaction_id[row].decode(errors="replace")
@@ -92,18 +90,52 @@ def require_within_cap(
         if entity.cap == MAX_ENTRIES
         else f", raise its cap (at most {MAX_ENTRIES:,})"
     )
+    fit = entity.fit
+    why_no_hop = f" and a hop cannot help ({fit.obstacle})" if fit.obstacle else ""
+    remedy = f"{fit.remedy} for {entity.name}, " if fit.remedy else ""
     raise InputError(
         source,
-        f"{name!r} has {held[first - start]:,} events within {reach} at {moment} "
+        f"{name!r} has {held[first - start]:,} events within {reach_text(entity)} at "
+        f"{moment} "
         f"(transaction {transaction!r}), up to {held.max():,} in all;{more} the store "
-        f"keeps {entity.cap:,} of an id, so served vectors would differ: shorten the "
-        f"windows of {entity.name}, give it a key with fewer events per id{higher}, or "
-        "leave events out",
+        f"keeps {entity.cap:,} of an id, so served vectors would differ{why_no_hop}: "
+        f"{remedy}shorten the windows of {entity.name}, give it a key with fewer "
+        f"events per id{higher}, or leave events out",
         where=entity.key,
     )
 
 
-def _passing(entity: Entity, code: I64, time_us: I64) -> I64:
+def reach_text(entity: Entity) -> str:
+    """Describe the time for which the widest window needs an event."""
+    text = duration_text(entity.windows_us[-1])
+    if entity.delay_us:
+        text += f" and a delay of {duration_text(entity.delay_us)}"
+    return text
+
+
+def highest_count(entity: Entity, code: I64, time_us: I64) -> int:
+    """
+    Return the most events of an id within the widest window and the delay.
+
+    Args:
+        entity: The entity with its windows.
+        code: Index of each event's id; events of one id follow each other.
+        time_us: Time of each event; ascending for an id.
+    """
+    reach_us = entity.windows_us[-1] + entity.delay_us
+    starts = np.flatnonzero(np.diff(code, prepend=-1))
+    sizes = np.diff(starts, append=len(code))
+    most = 0
+    for at in np.argsort(-sizes, kind="stable"):
+        if sizes[at] <= most:
+            break  # no further id has more events in all
+        own = time_us[starts[at] : starts[at] + sizes[at]]
+        held = np.arange(1, len(own) + 1) - own.searchsorted(own - reach_us, "right")
+        most = max(most, int(held.max()))
+    return most
+
+
+def overflowing(entity: Entity, code: I64, time_us: I64) -> I64:
     """Return the positions of events whose widest window counts a dropped event."""
     begin_us = time_us - entity.windows_us[-1] - entity.delay_us
     passed = np.flatnonzero(dropped_us(code, time_us, entity.cap) > begin_us)

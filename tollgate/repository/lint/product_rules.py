@@ -14,7 +14,14 @@ from pathlib import Path
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate import schema
-from tollgate.errors import HookError, PolicyError, RepositoryError, SpecError
+from tollgate.errors import (
+    HookError,
+    PolicyError,
+    RepositoryError,
+    SpecError,
+    TollgateError,
+)
+from tollgate.features.spec.description import duration_text
 from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.features.spec.spec_definition import Field
 from tollgate.policy import POLICY_FILE
@@ -39,7 +46,7 @@ from tollgate.repository.releases.release_file import (
     spec_hash_text,
     verify_release,
 )
-from tollgate.repository.releases.served_versions import load_policy_of
+from tollgate.repository.releases.served_versions import load_policy_of, read_served
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import list_versions
 from tollgate.repository.wires import Break, Ends, Tensor, Wires, tensors_of
@@ -508,7 +515,30 @@ def product_findings(snapshot: RepositorySnapshot, *, product: str) -> list[Find
         collecting(findings, code="TG318", caught=PolicyError),
     ):
         _collect(findings, snapshot, product=product)
-    return findings
+    return [*findings, *_rate_findings(snapshot.folder, product)]
+
+
+def _rate_findings(repository: Path, product: str) -> Iterator[Finding]:
+    """Yield the entities whose stated rate exceeds their cap in a window's reach."""
+    try:
+        served = read_served(repository, product)
+        path = served.file(served.product.features_step, name=SPEC_FILE)
+        spec = load_spec(path)
+    except TollgateError:
+        return  # other findings report it
+    for one in spec.entities:
+        reach_us = one.windows_us[-1] + one.delay_us + spec.lateness_us
+        events = round(one.rate_per_s * reach_us / 1e6)
+        if one.tiles is None and events > one.cap:
+            remedy = one.fit.remedy or "it cannot have a hop: " + one.fit.obstacle
+            yield Finding(
+                code="TG323",
+                file=str(path),
+                where=f"entities.{one.name}.rate",
+                problem=f"is {events:,} events of an id of {one.name} within "
+                f"{duration_text(reach_us)} (widest window, delay and lateness); the "
+                f"store holds {one.cap:,}: {remedy}",
+            )
 
 
 def _collect(

@@ -19,7 +19,7 @@ import numpy as np
 from tollgate.errors import HookError, InputError
 from tollgate.features.hook.hook_proof import prove, sample
 from tollgate.features.hook.hook_run import run_hook
-from tollgate.features.spec.feature_spec import load_spec
+from tollgate.features.spec.feature_spec import load_draft
 from tollgate.features.spec.spec_definition import FeatureSpec, Hook
 from tollgate.schema import MAX_BATCH_ROWS
 
@@ -65,7 +65,7 @@ def prove_hook(
         HookError: The hook fails, takes too long, or gives other numbers in a second
             call, in another process, or in a batch with other rows.
     """
-    spec = load_spec(path)
+    spec = load_draft(path)
     if spec.hook is None:
         return None
     first, *others = (
@@ -115,7 +115,7 @@ def _try_apart(path: Path, hook: Hook, *, hash_seed: str, timeout_s: float) -> T
 def _try(path: Path) -> Tried:
     """Check and time the hook in this process."""
     try:
-        spec = load_spec(path)
+        spec = load_draft(path)
         if spec.hook is None:
             return Tried()
         digest = prove(spec, spec.hook)

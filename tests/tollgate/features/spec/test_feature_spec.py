@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from tollgate.errors import SpecError
-from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
+from tollgate.features.spec.feature_spec import (
+    FeatureSpec,
+    load_draft,
+    load_spec,
+    load_with_hops,
+)
 from tollgate.features.spec.spec_document import duration_us
 
 DAY_US = 86_400_000_000
@@ -301,3 +306,145 @@ def test_aliases_are_outside_of_the_hashes(folder: Path) -> None:
         "label_time": (),
     }
     assert (after.spec_hash, after.state_hash) == (before.spec_hash, before.state_hash)
+
+
+def one_entity(folder: Path, entity: str, *features: str, lateness: str = "1d") -> Path:
+    """Write a spec of one entity, `busy`."""
+    path = folder / "features.yaml"
+    path.write_text(
+        f"version: 1\nproduct: p\nlateness: {lateness}\n"
+        f"entities: {{busy: {{key: busy_id{entity}}}}}\nfeatures:\n"
+        + "".join(
+            f"  - {{name: f{at}, {one.replace('@', 'entity: busy, aggregate:')}}}\n"
+            for at, one in enumerate(features)
+        )
+    )
+    return path
+
+
+# The arithmetic behind each hop. A value has 88 bytes, 16 for the newest folded amount,
+# its tiles rounded up to 8, 256 for labels if a feature needs them, and 48 for each of
+# 8 to 64 events. Tiles: 16 that are not merged yet, and of each level
+# (time until they are merged + width of the next) / width + 2.
+# 1d, sum: without a delay all hops up to 1h have tiles of 1h for 2 days: 16 + 49 + 2
+#   tiles of 16 bytes, and room for 60 events: 4,056 bytes.
+# 7d, delay 7d, share: 15m: 794 tiles of 15m alone are 9,528 bytes. 1h: 198 + 2 tiles of
+#   1h, 29 + 2 of 6h, and 16, of 12 bytes: 2,968; room for 16 events.
+# 365d, delay 30d, share: 1d has 415 tiles, 4,980 bytes, more than 4,096 already. 15m:
+#   3,074 + 368 + 16 tiles, 42,240 bytes with 8 events. 1h: 770 + 368 + 16, 14,592.
+@pytest.mark.parametrize(
+    ("entity", "features", "remedy", "obstacle"),
+    [
+        ("", ["@ sum, window: 1d"], "set hop: 1s", ""),
+        (", delay: 7d", ["@ share, window: 7d"], "set hop: 1h", ""),
+        (", delay: 30d", ["@ share, window: 365d"], "set hop: 1h", ""),
+        (", cap: 1000", ["@ sum, window: 1d"], "set hop: 1s without a cap", ""),
+        (", cap: 7", ["@ sum, window: 1d"], "set hop: 1s without a cap", ""),
+        # With 16 + 5 tiles of 1d, 76 events make 4,088 bytes, 77 make 4,136.
+        (", cap: 76", ["@ sum, window: 1d"], "set hop: 1d", ""),
+        (", cap: 77", ["@ sum, window: 1d"], "set hop: 1s", ""),
+        (
+            "",
+            ["@ sum, window: 1d", "@ distinct, of: amount, window: 1d"],
+            "",
+            "f1 (distinct) needs every event",
+        ),
+        (
+            ", delay: 1d",
+            ["@ sum, window: 1d", "@ last, window: 1d"],
+            "",
+            "f1 (last) needs every event with a delay",
+        ),
+        (
+            ", delay: 1d",
+            ["time_since_last: busy, window: 1d"],
+            "",
+            "f0 (time_since_last) needs every event with a delay",
+        ),
+        # 3,000 tiles of a day.
+        (
+            ", delay: 1d",
+            ["@ share, window: 3000d"],
+            "",
+            "its values would exceed 16,384 bytes with any",
+        ),
+    ],
+)
+def test_an_entity_without_a_hop_knows_the_smallest_that_fits(
+    folder: Path, entity: str, features: list[str], remedy: str, obstacle: str
+) -> None:
+    """The smallest within 4,096 bytes, else within 16,384, else the reason."""
+    (found,) = load_spec(one_entity(folder, entity, *features)).entities
+    assert (found.fit.remedy, found.fit.obstacle) == (remedy, obstacle)
+
+
+@pytest.mark.parametrize(
+    ("entity", "window", "problem"),
+    [
+        (
+            ", delay: 30d, hop: 15m",
+            "365d",
+            "15m needs up to 42,240 bytes for 3458 tiles and 8 events; the most is "
+            "16,384: set hop: 1h",
+        ),
+        (
+            ", delay: 30d, hop: 15m, cap: 400",
+            "365d",
+            "15m needs up to 61,056 bytes for 3458 tiles and 400 events; the most is "
+            "16,384: set hop: 1h without a cap",
+        ),
+        (
+            ", delay: 1d, hop: 1d",
+            "3000d",
+            "1d needs up to 37,000 bytes for 3021 tiles and 8 events; the most is "
+            "16,384: shorten its longest window",
+        ),
+    ],
+)
+def test_a_hop_that_is_too_small_names_one_that_fits(
+    folder: Path, entity: str, window: str, problem: str
+) -> None:
+    """The arithmetic above; 3,021 tiles: 3,000 + 1 + 1 + 1 days, and 2 + 16."""
+    with pytest.raises(SpecError) as caught:
+        load_spec(one_entity(folder, entity, f"@ share, window: {window}"))
+    assert caught.value.where == "entities.busy.hop"
+    assert caught.value.problem == problem
+
+
+def test_an_open_hop_is_no_hop_to_serve(folder: Path) -> None:
+    """Only a draft may leave it open; the refusal names what to write."""
+    path = one_entity(folder, ", hop: auto, delay: 7d", "@ share, window: 7d")
+    (entity,) = load_draft(path).entities
+    assert (entity.auto, entity.tiles, entity.cap) == (True, None, 1024)
+    with pytest.raises(SpecError) as caught:
+        load_spec(path)
+    assert caught.value.where == "entities.busy.hop"
+    assert caught.value.problem == (
+        "auto cannot be served: write hop: 0, or if an id has more than 1,024 events "
+        "in its widest window set hop: 1h; `tollgate features build HISTORY OUT` "
+        "prints which"
+    )
+
+
+@pytest.mark.parametrize("hop", ["0", "1h", "1d"])
+def test_a_chosen_hop_has_the_hashes_of_the_file_that_names_it(
+    folder: Path, hop: str
+) -> None:
+    """Rate and `auto` themselves are in no hash."""
+    features = ["@ share, window: 7d", "@ count, window: 1d"]
+    path = one_entity(folder, ", delay: 7d, hop: auto, rate: 9/s", *features)
+    chosen = load_with_hops(path, {"busy": hop})
+    written = load_spec(one_entity(folder, f", delay: 7d, hop: {hop}", *features))
+    assert chosen.spec_hash == written.spec_hash
+    assert chosen.state_hash == written.state_hash
+    assert chosen.entities[0].tiles == written.entities[0].tiles
+    assert not chosen.entities[0].auto
+
+
+@pytest.mark.parametrize("rate", ["40", "0/d", "-1/d", "1/w", "1.5", "1 /d", "x/d"])
+def test_a_rate_is_a_number_of_events_per_unit(folder: Path, rate: str) -> None:
+    """The message shows the text and right ones."""
+    with pytest.raises(SpecError) as caught:
+        load_spec(one_entity(folder, f", rate: '{rate}'", "@ sum, window: 1d"))
+    assert caught.value.where == "entities.busy.rate"
+    assert "is not a rate like 40/d, 12.5/h or 3/s" in caught.value.problem

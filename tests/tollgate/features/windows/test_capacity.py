@@ -110,9 +110,9 @@ def test_one_more_is_refused_because_online_differs(
     assert str(caught.value) == (
         "sensors.csv: machine_id: 'm' has 1,025 events within 1d at "
         "2023-11-14T22:30:24.000000 (transaction 't1024'), up to 1,025 in all; the "
-        "store keeps 1,024 of an id, so served vectors would differ: shorten the "
-        "windows of machine, give it a key with fewer events per id, or leave events "
-        "out"
+        "store keeps 1,024 of an id, so served vectors would differ: set hop: 1s "
+        "without a cap for machine, shorten the windows of machine, give it a key with "
+        "fewer events per id, or leave events out"
     )
     assert caught.value.exit_status == 2
 

@@ -10,9 +10,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tollgate.errors import SpecError
 from tollgate.repository.lint.lint_rule import Severity
 from tollgate.repository.lint.linting import PRODUCT_ONLY, RULES, Issue, Question, lint
 from tollgate.repository.lint.product_rules import require_sound
+from tollgate.repository.releases.activation import compose_next
 from tollgate.repository.releases.release_file import (
     Challenger,
     read_release,
@@ -306,6 +308,70 @@ def test_new_warnings_stop_no_server(repository: Path, edit: Edit) -> None:
     require_sound(RepositorySnapshot(repository), product="fraud")
 
 
+def test_an_open_hop_is_found_and_cannot_be_released(
+    repository: Path, edit: Edit
+) -> None:
+    """`check` names the key, and every way to serve refuses it with one line."""
+    edit(SPEC, "hop: 0            # every event is kept", "hop: auto  # ")
+    found = errors(repository)
+    assert [one.rule.code for one in found] == ["TG310", "TG317"]
+    (issue,) = (one for one in found if one.rule.code == "TG317")
+    assert (issue.file, issue.where) == (
+        str(repository / SPEC),
+        "entities.customer.hop",
+    )
+    assert issue.problem == (
+        "auto cannot be served: write hop: 0, or if an id has more than 1,024 events "
+        "in its widest window set hop: 1s; `tollgate features build HISTORY OUT` "
+        "prints which"
+    )
+    snapshot = RepositorySnapshot(repository)
+    with pytest.raises(
+        SpecError, match=r"entities\.customer\.hop: auto cannot be served"
+    ):
+        require_sound(snapshot, product="fraud")
+    with pytest.raises(
+        SpecError, match=r"entities\.customer\.hop: auto cannot be served"
+    ):
+        compose_next(
+            snapshot, product="fraud", versions={}, actor="test", reason="test"
+        )
+
+
+@pytest.mark.parametrize(
+    ("rate", "hop", "problem"),
+    [
+        ("33/d", "0", ""),  # 1,023 in 31 days
+        (
+            "40/d",
+            "0",
+            "is 1,240 events of an id of customer within 31d (widest window, delay and "
+            "lateness); the store holds 1,024: set hop: 1s",
+        ),
+        (
+            "1.5/h",
+            "0",
+            "is 1,116 events of an id of customer within 31d (widest window, delay and "
+            "lateness); the store holds 1,024: set hop: 1s",
+        ),
+        ("1000/s", "1h", ""),  # tiles take any number
+    ],
+)
+def test_a_rate_beyond_the_cap_is_a_warning(
+    repository: Path, edit: Edit, rate: str, hop: str, problem: str
+) -> None:
+    """The windows of 30 days and the lateness of one day, times the rate."""
+    lines = f"rate: {rate}\n    hop: {hop}\n    #"
+    edit(SPEC, "hop: 0            # every event is kept", lines)
+    issues = lint(Question(repository=repository, cores=2)).issues
+    found = [one for one in issues if one.rule.code == "TG323"]
+    assert [one.problem for one in found] == ([problem] if problem else [])
+    for issue in found:
+        assert issue.severity is Severity.WARNING
+        assert issue.file == str(repository / SPEC)
+        assert issue.where == "entities.customer.rate"
+
+
 def test_every_file_that_cannot_be_read_is_named(repository: Path, edit: Edit) -> None:
     """Two steps of a product are two findings, each with its line."""
     for file in (MODEL, DECISION):
@@ -335,7 +401,10 @@ def test_a_products_objective_is_its_own(repository: Path) -> None:
 def test_every_rule_for_products_has_its_case() -> None:
     """Those of products alone, and those that are graver in a product."""
     graver = {code for code, rule in RULES.items() if rule.in_product is not None}
-    assert BREAKS.keys() | {"TG311", "TG313", "TG316", "TG320"} == PRODUCT_ONLY | graver
+    assert (
+        BREAKS.keys() | {"TG311", "TG313", "TG316", "TG320", "TG323"}
+        == PRODUCT_ONLY | graver
+    )
 
 
 def test_another_product_of_the_repository_is_checked_too(
