@@ -11,7 +11,7 @@ import numpy.typing as npt
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.features.spec.tile_form import MAX_LABELS
 from tollgate.features.windows.capacity import NEVER_US, dropped_us
-from tollgate.features.windows.entity_entries import order_keys, tie_hashes
+from tollgate.features.windows.entity_entries import hash_ids, order_keys, tie_hashes
 from tollgate.history import History
 from tollgate.store.online_features import OnlineFeatures, Vectors
 from tollgate.store.store_events import Labels, Purchases
@@ -32,6 +32,22 @@ class Span(msgspec.Struct, frozen=True):
     labels: I64
 
 
+def time_order(history: History, rows: I64) -> I64:
+    """Sort positions of purchases by (time, id)."""
+    ids = [history.transaction_id[row] for row in rows]
+    high, low = order_keys(ids)
+    keys = (tie_hashes(ids), low, high, history.event_time_us[rows])
+    ordered: I64 = rows[np.lexsort(keys)]
+    return ordered
+
+
+def label_order(history: History, rows: I64) -> I64:
+    """Sort positions of labelled purchases by (label time, id hash)."""
+    hashes = hash_ids([history.transaction_id[row] for row in rows])
+    ordered: I64 = rows[np.lexsort((hashes, history.label_time_us[rows]))]
+    return ordered
+
+
 def spans(
     spec: FeatureSpec, history: History, *, batch_rows: int = _BATCH_ROWS
 ) -> Iterator[Span]:
@@ -45,12 +61,10 @@ def spans(
     drops, from a full value, an event that the windows of an earlier one in it count.
     Labels of legitimate purchases change no feature and are not fed.
     """
-    high, low = order_keys(history.transaction_id)
-    ties = tie_hashes(history.transaction_id)
-    order = np.lexsort((ties, low, high, history.event_time_us))
+    order = time_order(history, np.arange(len(history)))
     time_us = history.event_time_us[order]
     labelled = np.flatnonzero(history.label == FRAUD_LABEL)
-    labelled = labelled[np.argsort(history.label_time_us[labelled], kind="stable")]
+    labelled = label_order(history, labelled)
     known_us = history.label_time_us[labelled]
     alone_from = _alone_from(spec, history, order)
     tiled = any(entity.tiles for entity in spec.entities)

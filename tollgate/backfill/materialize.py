@@ -21,7 +21,13 @@ from tollgate.backfill.pace import Pace, open_pace
 from tollgate.errors import StoreError
 from tollgate.features.spec.feature_spec import Entity, FeatureSpec
 from tollgate.history import History
-from tollgate.replay import FRAUD_LABEL, labels_of, purchases_of
+from tollgate.replay import (
+    FRAUD_LABEL,
+    label_order,
+    labels_of,
+    purchases_of,
+    time_order,
+)
 from tollgate.store.event_writer import EVENTS_PER_CALL, EventWriter, WriteOutcome
 from tollgate.store.redis.redis_store import Command, RedisStore
 from tollgate.store.store_events import Purchases
@@ -133,14 +139,14 @@ def within_reach(spec: FeatureSpec, history: History) -> I64:
     window, delay and lateness would be dropped again by the purchases after it.
 
     Returns:
-        Positions in the history, in the order of time; int64 [M].
+        Positions in the history, in the order of (time, id); int64 [M].
     """
     in_reach = np.zeros(len(history), np.bool_)
     for entity in spec.entities:
         code = history.entity_codes(entity.key)
         in_reach |= _within(entity, code, history.event_time_us)
     rows = np.flatnonzero(in_reach)
-    return rows[np.argsort(history.event_time_us[rows], kind="stable")]
+    return time_order(history, rows)
 
 
 def _over_cap(spec: FeatureSpec, history: History) -> tuple[int, int]:
@@ -195,10 +201,11 @@ def materialize(
     )
     done.full, done.over_cap = _over_cap(spec, history)
     done.done_before = min(checkpoint.read(), len(rows))
-    writer, pace = EventWriter(spec, store), open_pace(spec, store, rate_per_s)
+    writer = EventWriter(spec, store, history=True)
+    pace = open_pace(spec, store, rate_per_s)
     # A value with tiles takes labels of folded purchases in the order of label time.
     frauds = rows[history.label[rows] == FRAUD_LABEL]
-    frauds = frauds[np.argsort(history.label_time_us[frauds], kind="stable")]
+    frauds = label_order(history, frauds)
     known_us = history.label_time_us[frauds]
     for start in range(done.done_before, len(rows), _PART_ROWS):
         part = rows[start : start + _PART_ROWS]

@@ -4,7 +4,8 @@
 --
 -- KEYS     one per entity value
 -- ARGV[1]  "1" to write, "0" for a dry run: the same answer, nothing stored;
---          "2" to write and return no values
+--          "2" to write and return no values; "3" the same for a history, in the order
+--          of (time, id): purchases older than all that a value ever had are taken, too
 -- ARGV[2]  per key, 24 bytes: horizon_us i8, cap u4, ttl_s u4, events u4,
 --          entry_bytes u2: 48, and 8 for each column that follows; form u2: 0 for a
 --          value of events alone, else the number of its form in ARGV[4]
@@ -104,7 +105,8 @@ local function header_words(entry, overflow, count, watermark, dropped)
     + low + (watermark - low) / WRAP + lowest + (dropped - lowest) / WRAP
 end
 
-local write, read = ARGV[1] ~= '0', ARGV[1] ~= '2'
+local write, load = ARGV[1] ~= '0', ARGV[1] == '3'
+local read = not load and ARGV[1] ~= '2'
 local events, at = ARGV[3], 1
 local values, statuses = {}, {}
 
@@ -152,477 +154,563 @@ end
 
 -- Values with tiles (docs/adr/0020-head-and-tiles.md; bytes in docs/contract.md).
 
--- The placeholder of a number in each kind of field of a tile, and the kinds.
-local FLAGGED, KNOWN, SUM, MIN, MAX = 1, 2, 3, 4, 5
-local ZERO, ZEROS = '\0\0\0\0', '\0\0\0\0\0\0\0\0'
-local LARGEST = '\255\255\255\255\255\255\255\127'
-local MISSING = '\0\0\0\0\0\0\0\128'  -- also the smallest
-local NEUTRAL = { ZERO, ZERO, ZEROS, LARGEST, MISSING }
-local LABEL_BYTES = 32
+-- Making a function takes time in every call, so these are made on first use.
+local function tile_functions()
+  -- The placeholder of a number in each kind of field of a tile, and the kinds.
+  local FLAGGED, KNOWN, SUM, MIN, MAX = 1, 2, 3, 4, 5
+  local ZERO, ZEROS = '\0\0\0\0', '\0\0\0\0\0\0\0\0'
+  local LARGEST = '\255\255\255\255\255\255\255\127'
+  local MISSING = '\0\0\0\0\0\0\0\128'  -- also the smallest
+  local FAR = 2147483648  -- tiles may be loaded in front of the first one
+  local NEUTRAL = { ZERO, ZERO, ZEROS, LARGEST, MISSING }
+  local LABEL_BYTES, PREFIX = 32, 160
 
-local function read_form(s, at)
-  local form = {}
-  local levels, fields
-  levels, fields, form.record, form.labels = unpack('<I4I4I4I4', s, at)
-  at = at + 20
-  for level = 1, levels do
-    local width, reach = unpack('<i8i8', s, at)
-    form.width = form.width or width
-    form[level] = { width = width, reach = reach, wide = width / form.width }
-    at = at + 16
-  end
-  local offset = 8
-  form.fields = {}
-  for field = 1, fields do
-    local kind, column = unpack('<i4i4', s, at)
-    if kind == FLAGGED then form.flagged = offset end
-    if kind ~= FLAGGED then form.numbers = true end
-    -- Where the number begins in an entry: the cents, or a column.
-    local source = column < 0 and 33 or BASE + 8 * column + 1
-    form.fields[field] = { kind = kind, column = column, source = source, at = offset }
-    offset = offset + (kind <= KNOWN and 4 or 8)
-    at = at + 8
-  end
-  return form
-end
-
-local forms
-local function form_of(number)
-  if not forms then
-    forms = {}
-    local place = 1
-    while place <= #ARGV[4] do
-      local size = unpack('<I4', ARGV[4], place)
-      forms[#forms + 1] = size > 0 and read_form(ARGV[4], place + 4) or false
-      place = place + 4 + size
+  local function read_form(s, at)
+    local form = {}
+    local levels, fields
+    levels, fields, form.record, form.labels = unpack('<I4I4I4I4', s, at)
+    at = at + 20
+    for level = 1, levels do
+      local width, reach = unpack('<i8i8', s, at)
+      form.width = form.width or width
+      form[level] = { width = width, reach = reach, wide = width / form.width }
+      at = at + 16
     end
+    local offset = 8
+    form.fields = {}
+    for field = 1, fields do
+      local kind, column = unpack('<i4i4', s, at)
+      if kind == FLAGGED then form.flagged = offset end
+      if kind ~= FLAGGED then form.numbers = true end
+      -- Where the number begins in an entry: the cents, or a column.
+      local source = column < 0 and 33 or BASE + 8 * column + 1
+      form.fields[field] = { kind = kind, column = column, source = source, at = offset }
+      offset = offset + (kind <= KNOWN and 4 or 8)
+      at = at + 8
+    end
+    return form
   end
-  return forms[number]
-end
 
--- Index of the tile that contains a time: its end in units of the finest width.
-local function index_of(form, time)
-  return floor((time + form.width - 1) / form.width)
-end
-
--- Number of a field for one event.
-local function number_of(field, event)
-  local kind = field.kind
-  if kind == FLAGGED then return ZERO end
-  local value
-  if field.column < 0 then
-    value = sub(event, 33, 36) .. ZERO
-  else
-    value = sub(event, field.source, field.source + 7)
+  local forms
+  local function form_of(number)
+    if not forms then
+      forms = {}
+      local place = 1
+      while place <= #ARGV[4] do
+        local size = unpack('<I4', ARGV[4], place)
+        forms[#forms + 1] = size > 0 and read_form(ARGV[4], place + 4) or false
+        place = place + 4 + size
+      end
+    end
+    return forms[number]
   end
-  if kind == KNOWN then return value == MISSING and ZERO or '\1\0\0\0' end
-  if value == MISSING then return NEUTRAL[kind] end
-  return value
-end
 
--- Both numbers of a field together.
-local function joined(kind, a, b)
-  if kind <= KNOWN then return pack('<I4', unpack('<I4', a) + unpack('<I4', b)) end
-  local low, high = unpack('<I4i4', a)
-  local other_low, other_high = unpack('<I4i4', b)
-  if kind == SUM then
-    low, high = low + other_low, high + other_high
-    if low >= WRAP then low, high = low - WRAP, high + 1 end
-    return pack('<I4I4', low, high % WRAP)
+  -- Index of the tile that contains a time: its end in units of the finest width.
+  local function index_of(form, time)
+    return floor((time + form.width - 1) / form.width)
   end
-  local less = high < other_high or (high == other_high and low < other_low)
-  if (kind == MIN) == less then return a end
-  return b
-end
 
--- One tile out of two.
-local function join_tiles(form, index, a, b)
-  local _, count = unpack('<I4I4', a)
-  local _, other = unpack('<I4I4', b)
-  local record = pack('<I4I4', index, count + other)
-  for i = 1, #form.fields do
-    local field = form.fields[i]
-    local from, to = field.at + 1, field.at + (field.kind <= KNOWN and 4 or 8)
-    record = record .. joined(field.kind, sub(a, from, to), sub(b, from, to))
-  end
-  return record
-end
-
-local function tile_of(form, index, event)
-  local record = pack('<I4I4', index, 1)
-  for i = 1, #form.fields do
-    record = record .. number_of(form.fields[i], event)
-  end
-  return record
-end
-
--- First tile of s.tiles that ends at an index or later: its position.
-local function tile_at(s, index)
-  local size = s.form.record
-  local low, high = 0, #s.tiles / size
-  while low < high do
-    local middle = floor((low + high) / 2)
-    if unpack('<I4', s.tiles, middle * size + 1) < index then
-      low = middle + 1
+  -- Number of a field for one event.
+  local function number_of(field, event)
+    local kind = field.kind
+    if kind == FLAGGED then return ZERO end
+    local value
+    if field.column < 0 then
+      value = sub(event, 33, 36) .. ZERO
     else
-      high = middle
+      value = sub(event, field.source, field.source + 7)
     end
+    if kind == KNOWN then return value == MISSING and ZERO or '\1\0\0\0' end
+    if value == MISSING then return NEUTRAL[kind] end
+    return value
   end
-  return low * size + 1
-end
 
--- Width of a tile in units of the finest, by its age, and the end of the one that
--- contains a finest tile.
-local function aged(form, watermark, index)
-  for level = #form, 2, -1 do
-    local own = form[level]
-    local wide = own.wide
-    if index <= floor((watermark - form[level - 1].reach) / own.width) * wide then
-      return wide, floor((index + wide - 1) / wide) * wide
+  -- Both numbers of a field together.
+  local function joined(kind, a, b)
+    if kind <= KNOWN then return pack('<I4', unpack('<I4', a) + unpack('<I4', b)) end
+    local low, high = unpack('<I4i4', a)
+    local other_low, other_high = unpack('<I4i4', b)
+    if kind == SUM then
+      low, high = low + other_low, high + other_high
+      if low >= WRAP then low, high = low - WRAP, high + 1 end
+      return pack('<I4I4', low, high % WRAP)
     end
+    local less = high < other_high or (high == other_high and low < other_low)
+    if (kind == MIN) == less then return a end
+    return b
   end
-  return 1, index
-end
 
--- Position of the tile to which a purchase of a time belongs, or nil. A tile may be
--- narrower than its age says: then several make up the one.
-local function containing_tile(s, time)
-  if not s.base or time < s.watermark - s.horizon then return nil end
-  local index = index_of(s.form, time)
-  local wide, last = aged(s.form, s.watermark, index)
-  local stop = tile_at(s, last - s.base + 1)
-  if tile_at(s, last - wide - s.base + 1) == stop then return nil end
-  return math.min(tile_at(s, index - s.base), stop - s.form.record)
-end
+  -- One tile out of two.
+  local function join_tiles(form, index, a, b)
+    local _, count = unpack('<I4I4', a)
+    local _, other = unpack('<I4I4', b)
+    local record = pack('<I4I4', index, count + other)
+    for i = 1, #form.fields do
+      local field = form.fields[i]
+      local from, to = field.at + 1, field.at + (field.kind <= KNOWN and 4 or 8)
+      record = record .. joined(field.kind, sub(a, from, to), sub(b, from, to))
+    end
+    return record
+  end
 
--- Replace n bytes of the tiles at position p.
-local function splice(s, p, n, text)
-  s.sum = s.sum - sum_words(s.tiles, p, p + n - 1) + sum_words(text, 1, #text)
-  s.tiles = sub(s.tiles, 1, p - 1) .. text .. sub(s.tiles, p + n)
-end
+  local function tile_of(form, index, event)
+    local record = pack('<I4I4', index, 1)
+    for i = 1, #form.fields do
+      record = record .. number_of(form.fields[i], event)
+    end
+    return record
+  end
 
--- Merge tiles to the next width as they age, and remove those that no window reads.
--- It is done once for every AGE_AFTER tiles; the answers do not depend on it.
-local AGE_AFTER = 16
-local function age_tiles(s)
-  local form, size = s.form, s.form.record
-  for level = 2, #form do
-    local width, reach, wide = form[level].width, form[level - 1].reach, form[level].wide
-    local from, to = floor((s.aged - reach) / width), floor((s.watermark - reach) / width)
-    local p = tile_at(s, from * wide + 1 - s.base)
-    local stop = tile_at(s, to * wide + 1 - s.base)
-    local made, ends = {}, nil
-    for at = p, stop - 1, size do
-      local index = unpack('<I4', s.tiles, at)
-      local last = floor((index + s.base + wide - 1) / wide) * wide - s.base
-      if last == ends then
-        made[#made] =
-          join_tiles(form, last, made[#made], sub(s.tiles, at, at + size - 1))
+  -- First tile of s.tiles that ends at an index or later: its position.
+  local function tile_at(s, index)
+    local size = s.form.record
+    local low, high = 0, #s.tiles / size
+    while low < high do
+      local middle = floor((low + high) / 2)
+      if unpack('<I4', s.tiles, middle * size + 1) < index then
+        low = middle + 1
       else
-        made[#made + 1] = pack('<I4', last) .. sub(s.tiles, at + 4, at + size - 1)
+        high = middle
       end
-      ends = last
     end
-    if ends then splice(s, p, stop - p, table.concat(made)) end
+    return low * size + 1
   end
-  local oldest = floor((s.watermark - s.horizon) / form.width) - s.base
-  if #s.tiles > 0 and unpack('<I4', s.tiles) <= oldest then
-    splice(s, 1, tile_at(s, oldest + 1) - 1, '')
+
+  -- Width of a tile in units of the finest, by its age, and the end of the one that
+  -- contains a finest tile.
+  local function aged(form, watermark, index)
+    for level = #form, 2, -1 do
+      local own = form[level]
+      local wide = own.wide
+      if index <= floor((watermark - form[level - 1].reach) / own.width) * wide then
+        return wide, floor((index + wide - 1) / wide) * wide
+      end
+    end
+    return 1, index
   end
-  s.aged = s.watermark
-end
 
--- Position of the label of a folded purchase with this id hash, or nil.
-local function find_label(s, id)
-  for p = 1, #s.labels, LABEL_BYTES do
-    if sub(s.labels, p + 8, p + 15) == id then return p end
+  -- Position of the tile to which a purchase of a time belongs, or nil. A tile may be
+  -- narrower than its age says: then several make up the one.
+  local function containing_tile(s, time)
+    if not s.base or time < s.watermark - s.horizon then return nil end
+    local index = index_of(s.form, time)
+    local wide, last = aged(s.form, s.watermark, index)
+    local stop = tile_at(s, last - s.base + 1)
+    if tile_at(s, last - wide - s.base + 1) == stop then return nil end
+    return math.min(tile_at(s, index - s.base), stop - s.form.record)
   end
-  return nil
-end
 
--- Write a label over n bytes of the labels at position p.
-local function put_label(s, p, n, label)
-  s.sum = s.sum - sum_words(s.labels, p, p + n - 1) + sum_words(label, 1, #label)
-  s.labels = sub(s.labels, 1, p - 1) .. label .. sub(s.labels, p + n)
-end
+  -- Replace n bytes of the tiles at position p.
+  local function splice(s, p, n, text)
+    s.sum = s.sum - sum_words(s.tiles, p, p + n - 1) + sum_words(text, 1, #text)
+    s.tiles = sub(s.tiles, 1, p - 1) .. text .. sub(s.tiles, p + n)
+  end
 
--- Add a label of a folded purchase; the oldest by label time goes into its tile.
-local function add_label(s, time, id, label_time, flags)
-  put_label(s, #s.labels + 1, 0,
-    pack('<i8', time) .. id .. pack('<i8I4I4', label_time, flags, 0))
-  while #s.labels > s.form.labels * LABEL_BYTES do
-    local oldest, least
+  -- Merge tiles to the next width as they age, and remove those that no window reads.
+  -- It is done once for every AGE_AFTER tiles; the answers do not depend on it.
+  local AGE_AFTER = 4
+  local function age_tiles(s)
+    local form, size = s.form, s.form.record
+    for level = 2, #form do
+      local width, reach, wide = form[level].width, form[level - 1].reach, form[level].wide
+      local from, to = floor((s.aged - reach) / width), floor((s.watermark - reach) / width)
+      local p = tile_at(s, from * wide + 1 - s.base)
+      local stop = tile_at(s, to * wide + 1 - s.base)
+      local made, ends = {}, nil
+      for at = p, stop - 1, size do
+        local index = unpack('<I4', s.tiles, at)
+        local last = floor((index + s.base + wide - 1) / wide) * wide - s.base
+        if last == ends then
+          made[#made] =
+            join_tiles(form, last, made[#made], sub(s.tiles, at, at + size - 1))
+        else
+          made[#made + 1] = pack('<I4', last) .. sub(s.tiles, at + 4, at + size - 1)
+        end
+        ends = last
+      end
+      if ends then splice(s, p, stop - p, table.concat(made)) end
+    end
+    local oldest = floor((s.watermark - s.horizon) / form.width) - s.base
+    if #s.tiles > 0 and unpack('<I4', s.tiles) <= oldest then
+      splice(s, 1, tile_at(s, oldest + 1) - 1, '')
+    end
+    s.aged = s.watermark
+  end
+
+  -- Position of the label of a folded purchase with this id hash, or nil.
+  local function find_label(s, id)
     for p = 1, #s.labels, LABEL_BYTES do
-      local known = unpack('<i8', s.labels, p + 16)
-      if not least or known < least then oldest, least = p, known end
+      if sub(s.labels, p + 8, p + 15) == id then return p end
     end
-    local happened = unpack('<i8', s.labels, oldest)
-    if bit(unpack('<I4', s.labels, oldest + 24), FRAUD) == 1 then
-      local p = containing_tile(s, happened)
-      if p then
-        local at = p + s.form.flagged
-        splice(s, at, 4, pack('<I4', unpack('<I4', s.tiles, at) + 1))
-      end
-    end
-    put_label(s, oldest, LABEL_BYTES, '')
-    if not s.label_time or least > s.label_time then s.label_time = least end
+    return nil
   end
-end
 
--- Apply a label to a purchase that was folded. Returns its status, and whether the
--- value changed.
-local function label_folded(s, event, time, flags)
-  local id, label_time = sub(event, 25, 32), unpack('<i8', event, 41)
-  if s.form.labels == 0 then return APPLIED, false end
-  local p = find_label(s, id)
-  if p then
-    local has = unpack('<I4', s.labels, p + 24)
-    if floor(flags / REVISION) <= floor(has / REVISION) then return DUPLICATE, false end
-    put_label(s, p, LABEL_BYTES,
+  -- Write a label over n bytes of the labels at position p.
+  local function put_label(s, p, n, label)
+    s.sum = s.sum - sum_words(s.labels, p, p + n - 1) + sum_words(label, 1, #label)
+    s.labels = sub(s.labels, 1, p - 1) .. label .. sub(s.labels, p + n)
+  end
+
+  -- Is (time, id) after the newest label that left the labels before this call?
+  local function label_is_new(s, time, id)
+    local known = s.label_before
+    if not known or time > known.time then return true end
+    if time < known.time then return false end
+    local a, b = unpack('>I4I4', id)
+    local x, y = unpack('>I4I4', known.id)
+    return a > x or (a == x and b > y)
+  end
+
+  local function add_label(s, time, id, label_time, flags)
+    put_label(s, #s.labels + 1, 0,
       pack('<i8', time) .. id .. pack('<i8I4I4', label_time, flags, 0))
+  end
+
+  -- Add the oldest labels by (label time, id) to their tiles.
+  local function trim_labels(s)
+    while #s.labels > s.form.labels * LABEL_BYTES do
+      local oldest, least, least_id
+      for p = 1, #s.labels, LABEL_BYTES do
+        local known, id = unpack('<i8', s.labels, p + 16), sub(s.labels, p + 8, p + 15)
+        local first = not least or known < least
+        if known == least then
+          local a, b = unpack('>I4I4', id)
+          local x, y = unpack('>I4I4', least_id)
+          first = a < x or (a == x and b < y)
+        end
+        if first then oldest, least, least_id = p, known, id end
+      end
+      if bit(unpack('<I4', s.labels, oldest + 24), FRAUD) == 1 then
+        local p = containing_tile(s, (unpack('<i8', s.labels, oldest)))
+        if p then
+          local at = p + s.form.flagged
+          splice(s, at, 4, pack('<I4', unpack('<I4', s.tiles, at) + 1))
+        end
+      end
+      put_label(s, oldest, LABEL_BYTES, '')
+      local known = s.label
+      local newer = not known or least > known.time
+      if known and least == known.time then
+        local a, b = unpack('>I4I4', least_id)
+        local x, y = unpack('>I4I4', known.id)
+        newer = a > x or (a == x and b > y)
+      end
+      if newer then s.label = { time = least, id = least_id } end
+    end
+  end
+
+  -- Apply a label to a purchase that was folded. Returns its status, and whether the
+  -- value changed.
+  local function label_folded(s, event, time, flags)
+    local id, label_time = sub(event, 25, 32), unpack('<i8', event, 41)
+    if s.form.labels == 0 then return APPLIED, false end
+    local p = find_label(s, id)
+    if p then
+      local has = unpack('<I4', s.labels, p + 24)
+      if floor(flags / REVISION) <= floor(has / REVISION) then return DUPLICATE, false end
+      put_label(s, p, LABEL_BYTES,
+        pack('<i8', time) .. id .. pack('<i8I4I4', label_time, flags, 0))
+      return APPLIED, true
+    end
+    local fraud = bit(flags, FRAUD) == 1
+    if not fraud and flags < REVISION then return APPLIED, false end
+    if s.label_before and (not fraud or not label_is_new(s, label_time, id)) then
+      return TOO_LATE, false
+    end
+    if not containing_tile(s, time) then return TOO_LATE, false end
+    add_label(s, time, id, label_time, flags)
     return APPLIED, true
   end
-  local fraud = bit(flags, FRAUD) == 1
-  if not fraud and flags < REVISION then return APPLIED, false end
-  local known = s.label_time_before
-  if known and (label_time < known or not fraud) then return TOO_LATE, false end
-  if not containing_tile(s, time) then return TOO_LATE, false end
-  add_label(s, time, id, label_time, flags)
-  return APPLIED, true
-end
 
--- Fold the oldest n events of the head into tiles.
-local function fold(s, n, entry)
-  local form, size = s.form, s.form.record
-  local last = #s.tiles - size + 1
-  local tile, index
-  if last >= 1 then
-    tile = sub(s.tiles, last)
-    index = unpack('<I4', tile)
-    s.sum = s.sum - sum_words(tile, 1, size)
-    s.tiles = sub(s.tiles, 1, last - 1)
-  end
-  local made, late = {}, {}
-  local before = floor(#s.tiles / size / AGE_AFTER)
-  for p = 1, n * entry, entry do
-    local event = sub(s.body, p, p + entry - 1)
-    local time = unpack('<i8', event)
-    local flags = unpack('<I4', event, 37)
-    s.sum = s.sum - words(event, 1, entry)
-    if bit(flags, PURCHASE) == 1 then
-      local _, own = aged(form, s.watermark, index_of(form, time))
-      if not s.base then s.base = own - 1 end
-      own = own - s.base
-      if tile and own <= index then
-        tile = join_tiles(form, index, tile, tile_of(form, own, event))
-      else
-        made[#made + 1] = tile
-        tile, index = tile_of(form, own, event), own
-      end
-      s.newest = pack('<I4I4i8', unpack('<I4', event, 33), 0, time) .. sub(s.newest, 17)
-      for c = 0, (entry - BASE) / 8 - 1 do
-        local value = sub(event, BASE + 8 * c + 1, BASE + 8 * c + 8)
-        if value ~= MISSING then
-          s.newest = sub(s.newest, 1, 16 * c + 16) .. value .. sub(event, 1, 8)
-            .. sub(s.newest, 16 * c + 33)
+  -- Fold the oldest n events of the head into tiles.
+  local function fold(s, n, entry)
+    local form, size = s.form, s.form.record
+    local last = #s.tiles - size + 1
+    local tile, index
+    if last >= 1 then
+      tile = sub(s.tiles, last)
+      index = unpack('<I4', tile)
+      s.sum = s.sum - sum_words(tile, 1, size)
+      s.tiles = sub(s.tiles, 1, last - 1)
+    end
+    local made, late = {}, {}
+    local before = floor(#s.tiles / size / AGE_AFTER)
+    for p = 1, n * entry, entry do
+      local event = sub(s.body, p, p + entry - 1)
+      local time = unpack('<i8', event)
+      local flags = unpack('<I4', event, 37)
+      s.sum = s.sum - words(event, 1, entry)
+      if bit(flags, PURCHASE) == 1 then
+        local _, own = aged(form, s.watermark, index_of(form, time))
+        if not s.base then s.base = own - FAR end
+        own = own - s.base
+        if tile and own <= index then
+          tile = join_tiles(form, index, tile, tile_of(form, own, event))
+        else
+          made[#made + 1] = tile
+          tile, index = tile_of(form, own, event), own
+        end
+        s.newest = pack('<I4I4i8', unpack('<I4', event, 33), 0, time) .. sub(s.newest, 17)
+        for c = 0, (entry - BASE) / 8 - 1 do
+          local value = sub(event, BASE + 8 * c + 1, BASE + 8 * c + 8)
+          if value ~= MISSING then
+            s.newest = sub(s.newest, 1, 16 * c + 16) .. value .. sub(event, 1, 8)
+              .. sub(s.newest, 16 * c + 33)
+          end
+        end
+        local fraud = bit(flags, FRAUD) == 1 and bit(flags, LABELLED) == 1
+        if form.labels > 0 and bit(flags, LABELLED) == 1
+            and (fraud or flags >= REVISION) then
+          late[#late + 1] = event
         end
       end
-      local fraud = bit(flags, FRAUD) == 1 and bit(flags, LABELLED) == 1
-      if form.labels > 0 and bit(flags, LABELLED) == 1
-          and (fraud or flags >= REVISION) then
-        late[#late + 1] = event
-      end
+      s.time, s.order = time, sub(event, 9, 32)
+      s.first = s.first or { time = time, order = s.order }
+      s.folded = math.min(s.folded + 1, WRAP - 1)
     end
-    s.time, s.order = time, sub(event, 9, 32)
-    s.folded = math.min(s.folded + 1, WRAP - 1)
+    made[#made + 1] = tile
+    local text = table.concat(made)
+    s.sum = s.sum + sum_words(text, 1, #text)
+    s.tiles = s.tiles .. text
+    s.body = sub(s.body, n * entry + 1)
+    if floor((#s.tiles / size - 1) / AGE_AFTER) > before then age_tiles(s) end
+    for i = 1, #late do
+      local event = late[i]
+      add_label(s, unpack('<i8', event), sub(event, 25, 32), unpack('<i8', event, 41),
+        unpack('<I4', event, 37) - PURCHASE)
+    end
   end
-  made[#made + 1] = tile
-  local text = table.concat(made)
-  s.sum = s.sum + sum_words(text, 1, #text)
-  s.tiles = s.tiles .. text
-  s.body = sub(s.body, n * entry + 1)
-  if floor((#s.tiles / size - 1) / AGE_AFTER) > before then age_tiles(s) end
-  for i = 1, #late do
-    local event = late[i]
-    add_label(s, unpack('<i8', event), sub(event, 25, 32), unpack('<i8', event, 41),
-      unpack('<I4', event, 37) - PURCHASE)
-  end
-end
 
--- Read a value with tiles; nil if it has another layout.
-local function read_tiled(value, form, horizon, entry)
-  local newest = 16 * (1 + (entry - BASE) / 8)
-  local s = { form = form, horizon = horizon, folded = 0, watermark = 0, sum = 0, aged = 0,
-    tiles = '', labels = '', body = '' }
-  if not value then
-    s.newest = string.rep(MISSING .. ZEROS, newest / 16)
+  -- Read a value with tiles; nil if it has another layout.
+  local function read_tiled(value, form, horizon, entry)
+    local newest = 16 * (1 + (entry - BASE) / 8)
+    local s = { form = form, horizon = horizon, folded = 0, watermark = 0, sum = 0, aged = 0,
+      tiles = '', labels = '', body = '' }
+    if not value then
+      s.newest = string.rep(MISSING .. ZEROS, newest / 16)
+      return s
+    end
+    local prefix = PREFIX + newest
+    if #value < prefix then return nil end
+    local word, checksum, count, tiles, labels, label_time, first, loaded
+    word, checksum, s.folded, count, s.watermark, s.time = unpack('<I4I4I4I4i8i8', value)
+    s.order = sub(value, 33, 56)
+    s.base, tiles, labels, label_time, s.aged = unpack('<i8I4I4i8xxxxxxxxi8', value, 57)
+    first, loaded = unpack('<i8', value, 97), unpack('<i8', value, 129)
+    local tile_bytes = tiles * form.record
+    local padded = tile_bytes + -tile_bytes % 8
+    if word ~= entry * 256 + TILED
+        or #value ~= prefix + padded + labels * LABEL_BYTES + count * entry then
+      return nil
+    end
+    s.sum = checksum - word - sum_words(value, 9, prefix)
+    s.newest = sub(value, PREFIX + 1, prefix)
+    s.tiles = sub(value, prefix + 1, prefix + tile_bytes)
+    s.labels = sub(value, prefix + padded + 1, prefix + padded + labels * LABEL_BYTES)
+    s.body = sub(value, prefix + padded + labels * LABEL_BYTES + 1)
+    if s.folded == 0 then s.time, s.order = nil, nil end
+    if s.folded == 0 or tiles == 0 and s.base == 0 then s.base = nil end
+    if sub(value, 73, 80) ~= MISSING then
+      s.label = { time = label_time, id = sub(value, 81, 88) }
+      s.label_before = s.label
+    end
+    if s.folded > 0 then s.first = { time = first, order = sub(value, 105, 128) } end
+    if sub(value, 129, 136) ~= MISSING then
+      s.loaded = { time = loaded, order = sub(value, 137, 160) }
+    end
     return s
   end
-  local prefix = 88 + newest
-  if #value < prefix then return nil end
-  local word, checksum, count, tiles, labels, label_time
-  word, checksum, s.folded, count, s.watermark, s.time = unpack('<I4I4I4I4i8i8', value)
-  s.order = sub(value, 33, 56)
-  s.base, tiles, labels, label_time, s.aged = unpack('<i8I4I4i8i8', value, 57)
-  local tile_bytes = tiles * form.record
-  local padded = tile_bytes + -tile_bytes % 8
-  if word ~= entry * 256 + TILED
-      or #value ~= prefix + padded + labels * LABEL_BYTES + count * entry then
-    return nil
-  end
-  s.sum = checksum - word - sum_words(value, 9, prefix)
-  s.newest = sub(value, 89, prefix)
-  s.tiles = sub(value, prefix + 1, prefix + tile_bytes)
-  s.labels = sub(value, prefix + padded + 1, prefix + padded + labels * LABEL_BYTES)
-  s.body = sub(value, prefix + padded + labels * LABEL_BYTES + 1)
-  if s.folded == 0 then s.time, s.order = nil, nil end
-  if s.folded == 0 or tiles == 0 and s.base == 0 then s.base = nil end
-  if sub(value, 73, 80) ~= MISSING then s.label_time = label_time end
-  s.label_time_before = s.label_time
-  return s
-end
 
-local function write_tiled(s, entry)
-  local tiles, labels = #s.tiles / s.form.record, #s.labels / LABEL_BYTES
-  local more = pack('<I4I4i8i8', s.folded, #s.body / entry, s.watermark, s.time or 0)
-    .. (s.order or string.rep('\0', 24))
-    .. pack('<i8I4I4', s.base or 0, tiles, labels)
-    .. (s.label_time and pack('<i8', s.label_time) or MISSING) .. pack('<i8', s.aged)
-    .. s.newest
-  local word = entry * 256 + TILED
-  local checksum = (s.sum + word + sum_words(more, 1, #more)) % WRAP
-  return pack('<I4I4', word, checksum) .. more .. s.tiles
-    .. string.rep('\0', -#s.tiles % 8) .. s.labels .. s.body
-end
-
--- The usual case for tiles: as for append, and what is folded are purchases of the head
--- without a label that counts. Then the rows of this call read the same after it.
-local function append_tiled(value, horizon, cap, count, entry, form)
-  local size = #value
-  local word, checksum, folded, stored, low, high = unpack('<I4I4I4I4I4I4', value)
-  local from = size - stored * entry + 1
-  local n = stored + count - cap
-  if word ~= entry * 256 + TILED or stored == 0 or n > stored or high >= NEGATIVE
-      or from < 89 then
-    return nil
+  local NOWHERE = MISSING .. ZEROS .. ZEROS .. ZEROS
+  local function place(of)
+    return of and pack('<i8', of.time) .. of.order or NOWHERE
   end
-  local watermark = high * WRAP + low
-  local newest, oldest = unpack('<i8', value, size - entry + 1), watermark - horizon
-  local past = at + count * entry
-  local sum = checksum
-  for p = at, past - 1, entry do
-    local a, b, c, d, e, f, g, h, i, flags, k, l =
-      unpack('<I4I4I4I4I4I4I4I4I4I4I4I4', events, p)
-    local time, id = b * WRAP + a, sub(events, p + 24, p + 31)
-    if time <= newest or b >= NEGATIVE or flags % 2 ~= PURCHASE or time < oldest
-        or find(value, id, from, true) or (p > at and find(events, id, at, true) < p) then
+
+  local function write_tiled(s, entry)
+    trim_labels(s)
+    local tiles, labels = #s.tiles / s.form.record, #s.labels / LABEL_BYTES
+    local more = pack('<I4I4i8i8', s.folded, #s.body / entry, s.watermark, s.time or 0)
+      .. (s.order or string.rep('\0', 24))
+      .. pack('<i8I4I4', s.base or 0, tiles, labels)
+      .. (s.label and pack('<i8', s.label.time) .. s.label.id or MISSING .. ZEROS)
+      .. pack('<i8', s.aged) .. place(s.first) .. place(s.loaded) .. s.newest
+    local word = entry * 256 + TILED
+    local checksum = (s.sum + word + sum_words(more, 1, #more)) % WRAP
+    return pack('<I4I4', word, checksum) .. more .. s.tiles
+      .. string.rep('\0', -#s.tiles % 8) .. s.labels .. s.body
+  end
+
+  -- The usual case for tiles: as for append, and what is folded are purchases of the head
+  -- without a label that counts. Then the rows of this call read the same after it.
+  local function append_tiled(value, horizon, cap, count, entry, form)
+    local size = #value
+    local word, checksum, folded, stored, low, high = unpack('<I4I4I4I4I4I4', value)
+    local from = size - stored * entry + 1
+    local n = stored + count - cap
+    if word ~= entry * 256 + TILED or stored == 0 or n > stored or high >= NEGATIVE
+        or from < PREFIX + 1 then
       return nil
     end
-    newest = time
-    sum = sum + a + b + c + d + e + f + g + h + i + flags + k + l
-      + column_words(events, p, entry)
-  end
-  if newest > watermark then
-    watermark = newest
-  end
-  if n <= 0 then
-    -- Two words of the header change.
-    local new_low = watermark % WRAP
-    local new_high = (watermark - new_low) / WRAP
-    sum = sum - stored - low - high + stored + count + new_low + new_high
-    return pack('<I4I4I4I4I4I4', word, sum % WRAP, folded, stored + count, new_low,
-      new_high) .. sub(value, 25) .. sub(events, at, past - 1)
-  end
-  local columns = (entry - BASE) / 8
-  local prefix = 104 + 16 * columns
-  local base, tiles, labels = unpack('<i8I4I4', value, 57)
-  local record = form.record
-  local tile_end = prefix + tiles * record
-  local tile, index
-  if tiles > 0 then
-    tile = sub(value, tile_end - record + 1, tile_end)
-    index = unpack('<I4', tile)
-    sum = sum - sum_words(tile, 1, record)
-    tile_end = tile_end - record
-  elseif folded > 0 then
-    return nil
-  end
-  local label_from = prefix + tiles * record
-  label_from = label_from + -(tiles * record) % 8
-  local newest_values = sub(value, 89, prefix)
-  local made, time = '', nil
-  for p = from, from + (n - 1) * entry, entry do
-    local a, b, c, d, e, f, g, h, cents, flags, k, l =
-      unpack('<I4I4I4I4I4I4I4I4I4I4I4I4', value, p)
-    if flags % 2 ~= PURCHASE or b >= NEGATIVE
-        or (flags ~= PURCHASE and form.labels > 0) then
-      return nil
-    end
-    time = b * WRAP + a
-    sum = sum - (a + b + c + d + e + f + g + h + cents + flags + k + l)
-    local _, own = aged(form, watermark, index_of(form, time))
-    if folded == 0 and not tile then base = own - 1 end
-    own = own - base
-    local join = index and own <= index
-    if join and not form.numbers then
-      local _, others = unpack('<I4I4', tile)
-      tile = pack('<I4I4', index, others + 1) .. sub(tile, 9)
-    elseif join then
-      tile = join_tiles(form, index, tile, tile_of(form, own, sub(value, p, p + entry - 1)))
-    else
-      if tile then made = made .. tile end
-      index = own
-      if not form.numbers then
-        tile = pack('<I4I4', own, 1) .. (form.flagged and ZERO or '')
-      else
-        tile = tile_of(form, own, sub(value, p, p + entry - 1))
+    local watermark = high * WRAP + low
+    local newest, oldest = unpack('<i8', value, size - entry + 1), watermark - horizon
+    local past = at + count * entry
+    local sum = checksum
+    for p = at, past - 1, entry do
+      local a, b, c, d, e, f, g, h, i, flags, k, l =
+        unpack('<I4I4I4I4I4I4I4I4I4I4I4I4', events, p)
+      local time, id = b * WRAP + a, sub(events, p + 24, p + 31)
+      if time <= newest or b >= NEGATIVE or flags % 2 ~= PURCHASE or time < oldest
+          or find(value, id, from, true) or (p > at and find(events, id, at, true) < p) then
+        return nil
       end
+      newest = time
+      sum = sum + a + b + c + d + e + f + g + h + i + flags + k + l
+        + column_words(events, p, entry)
     end
-    if columns == 0 then
-      newest_values = pack('<I4I4I4I4', cents, 0, a, b)
-    else
-      sum = sum - column_words(value, p, entry)
-      newest_values = pack('<I4I4I4I4', cents, 0, a, b) .. sub(newest_values, 17)
-      for column = 0, columns - 1 do
-        local number = sub(value, p + BASE + 8 * column, p + BASE + 8 * column + 7)
-        if number ~= MISSING then
-          newest_values = sub(newest_values, 1, 16 * column + 16) .. number
-            .. sub(value, p, p + 7) .. sub(newest_values, 16 * column + 33)
+    if newest > watermark then
+      watermark = newest
+    end
+    if n <= 0 then
+      -- Two words of the header change.
+      local new_low = watermark % WRAP
+      local new_high = (watermark - new_low) / WRAP
+      sum = sum - stored - low - high + stored + count + new_low + new_high
+      return pack('<I4I4I4I4I4I4', word, sum % WRAP, folded, stored + count, new_low,
+        new_high) .. sub(value, 25) .. sub(events, at, past - 1)
+    end
+    local columns = (entry - BASE) / 8
+    local prefix = PREFIX + 16 + 16 * columns
+    local base, tiles, labels = unpack('<i8I4I4', value, 57)
+    local record = form.record
+    local tile_end = prefix + tiles * record
+    local tile, index
+    if tiles > 0 then
+      tile = sub(value, tile_end - record + 1, tile_end)
+      index = unpack('<I4', tile)
+      sum = sum - sum_words(tile, 1, record)
+      tile_end = tile_end - record
+    end
+    if folded == 0 then return nil end
+    local label_from = prefix + tiles * record
+    label_from = label_from + -(tiles * record) % 8
+    local newest_values = sub(value, PREFIX + 1, prefix)
+    local made, time = '', nil
+    for p = from, from + (n - 1) * entry, entry do
+      local a, b, c, d, e, f, g, h, cents, flags, k, l =
+        unpack('<I4I4I4I4I4I4I4I4I4I4I4I4', value, p)
+      if flags % 2 ~= PURCHASE or b >= NEGATIVE
+          or (flags ~= PURCHASE and form.labels > 0) then
+        return nil
+      end
+      time = b * WRAP + a
+      sum = sum - (a + b + c + d + e + f + g + h + cents + flags + k + l)
+      local _, own = aged(form, watermark, index_of(form, time))
+      own = own - base
+      local join = index and own <= index
+      if join and not form.numbers then
+        local _, others = unpack('<I4I4', tile)
+        tile = pack('<I4I4', index, others + 1) .. sub(tile, 9)
+      elseif join then
+        tile = join_tiles(form, index, tile, tile_of(form, own, sub(value, p, p + entry - 1)))
+      else
+        if tile then made = made .. tile end
+        index = own
+        if not form.numbers then
+          tile = pack('<I4I4', own, 1) .. (form.flagged and ZERO or '')
+        else
+          tile = tile_of(form, own, sub(value, p, p + entry - 1))
+        end
+      end
+      if columns == 0 then
+        newest_values = pack('<I4I4I4I4', cents, 0, a, b)
+      else
+        sum = sum - column_words(value, p, entry)
+        newest_values = pack('<I4I4I4I4', cents, 0, a, b) .. sub(newest_values, 17)
+        for column = 0, columns - 1 do
+          local number = sub(value, p + BASE + 8 * column, p + BASE + 8 * column + 7)
+          if number ~= MISSING then
+            newest_values = sub(newest_values, 1, 16 * column + 16) .. number
+              .. sub(value, p, p + 7) .. sub(newest_values, 16 * column + 33)
+          end
         end
       end
     end
+    made = made .. tile
+    sum = sum + sum_words(made, 1, #made)
+    local first, before = prefix + 1, tiles
+    tiles = (tile_end - prefix + #made) / record
+    if floor((tiles - 1) / AGE_AFTER) > floor((before - 1) / AGE_AFTER) then return nil end
+    local left = floor((watermark - horizon) / form.width) - base
+    while first <= tile_end and unpack('<I4', value, first) <= left do
+      sum = sum - sum_words(value, first, first + record - 1)
+      first, tiles = first + record, tiles - 1
+    end
+    local more = pack('<I4I4i8i8', math.min(folded + n, WRAP - 1), stored + count - n,
+      watermark, time) .. sub(value, from + (n - 1) * entry + 8, from + (n - 1) * entry + 31)
+      .. pack('<i8I4I4', base, tiles, labels) .. sub(value, 73, PREFIX) .. newest_values
+    sum = sum - word - sum_words(value, 9, prefix) + word + sum_words(more, 1, #more)
+    return pack('<I4I4', word, sum % WRAP) .. more .. sub(value, first, tile_end) .. made
+      .. string.rep('\0', -(tiles * record) % 8)
+      .. sub(value, label_from + 1, from - 1) .. sub(value, from + n * entry)
+      .. sub(events, at, past - 1)
   end
-  made = made .. tile
-  sum = sum + sum_words(made, 1, #made)
-  local first, before = prefix + 1, tiles
-  tiles = (tile_end - prefix + #made) / record
-  if floor((tiles - 1) / AGE_AFTER) > floor((before - 1) / AGE_AFTER) then return nil end
-  local left = floor((watermark - horizon) / form.width) - base
-  while first <= tile_end and unpack('<I4', value, first) <= left do
-    sum = sum - sum_words(value, first, first + record - 1)
-    first, tiles = first + record, tiles - 1
+
+  -- Is an event at a place or before it?
+  local function upto(of, event, time)
+    if time ~= of.time then return time < of.time end
+    local x = { unpack('>I4I4I4I4I4I4', of.order) }
+    local y = { unpack('>I4I4I4I4I4I4', event, 9) }
+    for i = 1, 6 do
+      if x[i] ~= y[i] then return y[i] < x[i] end
+    end
+    return true
   end
-  local more = pack('<I4I4i8i8', math.min(folded + n, WRAP - 1), stored + count - n,
-    watermark, time) .. sub(value, from + (n - 1) * entry + 8, from + (n - 1) * entry + 31)
-    .. pack('<i8I4I4', base, tiles, labels) .. sub(value, 73, 88) .. newest_values
-  sum = sum - word - sum_words(value, 9, prefix) + word + sum_words(more, 1, #more)
-  return pack('<I4I4', word, sum % WRAP) .. more .. sub(value, first, tile_end) .. made
-    .. string.rep('\0', -(tiles * record) % 8)
-    .. sub(value, label_from + 1, from - 1) .. sub(value, from + n * entry)
-    .. sub(events, at, past - 1)
+
+  -- Was the place of this event folded already?
+  local function is_folded(s, event, time)
+    return s.time and upto(s, event, time)
+  end
+
+  -- Add a purchase of a history that is older than all that the value had when the
+  -- history began. Returns its status.
+  local function load_old(s, event, time)
+    if upto(s.first, event, time) and not (s.loaded and upto(s.loaded, event, time))
+        and sub(event, 9, 32) ~= s.first.order then
+      local index = index_of(s.form, time)
+      local wide, last = aged(s.form, s.watermark, index)
+      local size, base = s.form.record, s.base
+      local p, stop = tile_at(s, last - wide - base + 1), tile_at(s, last - base + 1)
+      local tile = tile_of(s.form, last - base, event)
+      if p < stop then
+        p = stop - size
+        tile = join_tiles(s.form, unpack('<I4', s.tiles, p), tile, sub(s.tiles, p, stop - 1))
+        splice(s, p, size, tile)
+      else
+        splice(s, p, 0, tile)
+      end
+      for c = -1, (#event - BASE) / 8 - 1 do
+        local at = 16 * (c + 1)
+        local number = c < 0 and sub(event, 33, 36) .. ZERO
+          or sub(event, BASE + 8 * c + 1, BASE + 8 * c + 8)
+        if number ~= MISSING and (sub(s.newest, at + 1, at + 8) == MISSING
+            or unpack('<i8', s.newest, at + 9) < time) then
+          s.newest = sub(s.newest, 1, at) .. number .. sub(event, 1, 8)
+            .. sub(s.newest, at + 17)
+        end
+      end
+      s.loaded = { time = time, order = sub(event, 9, 32) }
+      s.folded = math.min(s.folded + 1, WRAP - 1)
+      if #s.tiles / size % AGE_AFTER == 0 then age_tiles(s) end
+      return APPLIED, true
+    end
+    return TOO_LATE, false
+  end
+
+  return { form_of = form_of, append = append_tiled, read = read_tiled, write = write_tiled,
+    is_folded = is_folded, label_folded = label_folded, load_old = load_old, fold = fold }
 end
 
--- Was the place of this event folded already?
-local function is_folded(s, event, time)
-  if not s.time or time > s.time then return false end
-  if time < s.time then return true end
-  local x = { unpack('>I4I4I4I4I4I4', s.order) }
-  local y = { unpack('>I4I4I4I4I4I4', event, 9) }
-  for i = 1, 6 do
-    if x[i] ~= y[i] then return y[i] < x[i] end
-  end
-  return true
-end
+local tile_store  -- the functions, once a key of the call has tiles
 
 -- Any case: one event after the other. Returns the value, whether it changed, and the
 -- value to store if that is another one.
@@ -632,7 +720,7 @@ local function merge(value, horizon, cap, count, entry, form)
   local foreign = value and #value < HEADER
   local tiled
   if form then
-    tiled = not foreign and read_tiled(value, form, horizon, entry)
+    tiled = not foreign and tile_store.read(value, form, horizon, entry)
     if tiled then
       body, watermark = tiled.body, tiled.watermark
     else
@@ -690,13 +778,15 @@ local function merge(value, horizon, cap, count, entry, form)
       -- Nothing as old as what a full value dropped comes in again: it would be
       -- dropped, and counted, twice.
       status = TOO_LATE
-    elseif tiled and is_folded(tiled, event, time) then
+    elseif tiled and tile_store.is_folded(tiled, event, time) then
       status = TOO_LATE
+      local taken = false
       if bit(flags, PURCHASE) == 0 then
-        local joined_label
-        status, joined_label = label_folded(tiled, event, time, flags)
-        changed = changed or joined_label
+        status, taken = tile_store.label_folded(tiled, event, time, flags)
+      elseif load then
+        status, taken = tile_store.load_old(tiled, event, time)
       end
+      changed = changed or taken
     else
       body = insert(body, event)
       checksum = (checksum + words(event, 1, entry)) % WRAP
@@ -712,10 +802,10 @@ local function merge(value, horizon, cap, count, entry, form)
     tiled.body, tiled.watermark = body, watermark
     tiled.sum = tiled.sum + checksum
     local most, stored = #body / entry - cap, nil
-    if read or most <= 0 then value = write_tiled(tiled, entry) end
+    if read or most <= 0 then value = tile_store.write(tiled, entry) end
     if most > 0 then
-      fold(tiled, most, entry)
-      stored = write_tiled(tiled, entry)
+      tile_store.fold(tiled, most, entry)
+      stored = tile_store.write(tiled, entry)
     end
     return value, true, stored
   end
@@ -745,14 +835,18 @@ local printed = {}  -- Redis takes longer to print a number than to find it here
 for k = 1, #KEYS do
   local horizon, cap, ttl, count, entry, number =
     unpack('<i8I4I4I4I2I2', ARGV[2], (k - 1) * 24 + 1)
-  local form = number > 0 and form_of(number) or nil
+  local form
+  if number > 0 then
+    tile_store = tile_store or tile_functions()
+    form = tile_store.form_of(number)
+  end
   -- A key of another type is an error of its own only, not of the whole batch.
   local value = redis.pcall('GET', KEYS[k])
   if value and value.err then value = NO_STRING end
   local changed
   if value and #value > HEADER then
     if form then
-      changed = append_tiled(value, horizon, cap, count, entry, form)
+      changed = tile_store.append(value, horizon, cap, count, entry, form)
     else
       changed = append(value, horizon, cap, count, entry)
     end

@@ -70,6 +70,8 @@ class EventWriter:
         spec: The product's features.
         store: The store to write to.
         events_per_call: Most events that one call of the store carries.
+        history: True for a whole history in the order of (time, id): values with tiles
+            then take purchases that are older than all they had when it began.
     """
 
     def __init__(
@@ -78,7 +80,9 @@ class EventWriter:
         store: RedisStore,
         *,
         events_per_call: int = EVENTS_PER_CALL,
+        history: bool = False,
     ) -> None:
+        self._mode = Mode.LOAD if history else Mode.WRITE_ONLY
         self.spec = spec
         self._store = store
         self._packer = Packer(spec)
@@ -113,8 +117,12 @@ class EventWriter:
     ) -> WriteOutcome:
         order = np.arange(len(entries))
         if any(entity.tiles for entity in self.spec.entities):
-            # Tiles take purchases in the order of time, labels in that of label time.
-            order = np.lexsort((entries["time_us"], entries["label_time_us"]))
+            # Tiles take purchases in the order of (time, id), and labels in that of
+            # (label time, id hash); a purchase has no label time.
+            by = ["order_lo", "order_hi", "time_us"]
+            if np.any(entries["label_time_us"]):
+                by = ["label_time_us"]
+            order = np.lexsort([entries[name] for name in ("id_hash", *by)])
         status = np.empty((len(self.spec.entities), len(entries)), np.uint8)
         for start in range(0, len(entries), self._events_per_call):
             part = order[start : start + self._events_per_call]
@@ -124,7 +132,7 @@ class EventWriter:
                 [[column[row] for row in rows] for column in events.entity_id],
                 columns=columns and [column[part] for column in columns],
             )
-            ((_, answer),) = self._store.apply([(call, Mode.WRITE_ONLY)])
+            ((_, answer),) = self._store.apply([(call, self._mode)])
             status[:, part] = _in_order(call, answer)
         too_late = (status == _TOO_LATE).any(axis=0)
         foreign = (status == _INCOMPATIBLE).any(axis=0)

@@ -14,11 +14,13 @@ import redis
 from tollgate.features.offline import build
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import History, history_of
-from tollgate.replay import purchases_of, replay
+from tollgate.replay import labels_of, purchases_of, replay
 from tollgate.schema import Degraded
+from tollgate.store.event_writer import EventWriter
 from tollgate.store.fallback.local_values import apply_purchases
 from tollgate.store.online_features import OnlineFeatures
 from tollgate.store.redis.redis_store import Mode, RedisStore
+from tollgate.store.store_events import Labels, Purchases
 
 HOUR_US = 3_600_000_000
 START_US = 1_700_000_000_000_000
@@ -170,3 +172,65 @@ def test_purchase_older_than_the_folded_ones_is_marked_and_not_counted(
     (vectors,) = online.score([late], write=[True])
     assert vectors.degraded[0] & Degraded.EVENT_TOO_LATE
     assert {key: redis_client.get(key) for key in redis_client.scan_iter()} == before
+
+
+def test_history_loaded_after_live_purchases_is_complete(
+    tmp_path: Path, store_url: str, open_store: OpenStore
+) -> None:
+    """A store that was lost: purchases go on, then the history comes, twice."""
+    spec = spec_of(tmp_path, "1h", "6h")
+    history = busy_history(spec, count=3_000, days=12, step_us=1_000_000)
+    expected = build(spec, history)
+    store = open_store(store_url, deadline_s=30.0)
+    online = OnlineFeatures(spec, store)
+    order = np.argsort(history.event_time_us, kind="stable")
+    old, live, later = order[:2_000], order[2_000:2_300], order[2_300:]
+    known = history.label_time_us <= history.event_time_us[live[-1]]
+    for rows in np.split(live, 10):
+        online.score([purchases_of(spec, history, rows)], write=[True])
+    writer = EventWriter(spec, store, history=True)
+    for _ in range(2):
+        writer.purchases(purchases_of(spec, history, np.concatenate([old, live])))
+        labelled = np.flatnonzero((history.label == 1) & known)
+        labelled = labelled[np.argsort(history.label_time_us[labelled], kind="stable")]
+        writer.labels(labels_of(spec, history, labelled))
+    counts = [spec.feature_names.index(name) for name in ("n_1d", "spent", "sold")]
+    extremes = [spec.feature_names.index(name) for name in ("least", "largest")]
+    for rows in np.array_split(later, 50):
+        (vectors,) = online.score([purchases_of(spec, history, rows)], write=[True])
+        found = vectors.features[:, counts + extremes]
+        np.testing.assert_array_equal(found, expected[rows][:, counts + extremes])
+
+
+def test_labels_that_come_again_are_not_counted_again(
+    tmp_path: Path, store_url: str, open_store: OpenStore
+) -> None:
+    """Thirty frauds of one terminal, known at one instant, delivered three times."""
+    spec = spec_of(tmp_path, "0", "1h")
+    online = OnlineFeatures(spec, open_store(store_url, deadline_s=30.0))
+    first = Purchases(
+        transaction_id=[b"p%d" % one for one in range(200)],
+        entity_id=[[b"c"] * 200, [b"t"] * 200],
+        event_time_us=START_US + np.arange(200) * 60_000_000,
+        cents=np.full(200, 100),
+    )
+    online.load(first)
+    labels = Labels(
+        transaction_id=first.transaction_id[:30],
+        entity_id=[column[:30] for column in first.entity_id],
+        event_time_us=first.event_time_us[:30],
+        label=np.ones(30, np.int8),
+        label_time_us=np.full(30, START_US + 24 * HOUR_US),
+        revision=np.zeros(30, np.int64),
+    )
+    row = Purchases(
+        transaction_id=[b"row"],
+        entity_id=[[b"d"], [b"t"]],
+        event_time_us=np.array([START_US + 50 * HOUR_US]),
+        cents=np.array([100]),
+    )
+    frauds = spec.feature_names.index("frauds")
+    for _ in range(3):
+        online.label(labels)
+        (vectors,) = online.score([row], write=[False])
+        assert vectors.features[0, frauds] == 30

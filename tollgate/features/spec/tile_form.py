@@ -29,11 +29,11 @@ _SHARE = 24  # a window is rounded by at most this part of it, or by the hop
 
 # The head gets what tiles leave of the first; no value may exceed the second.
 AIM_BYTES, MAX_VALUE_BYTES = 4096, 16_384
-MAX_LABELS = 8  # labels of folded purchases that a value holds one by one
+MAX_LABELS = 4  # labels of folded purchases that a value holds one by one
 MOST_HEAD, LEAST_HEAD = 64, 8
 
 # Fixed part of a value: the header, and what follows it before the newest values.
-PREFIX_BYTES = 88
+PREFIX_BYTES = 160
 NEWEST_BYTES = 16  # newest folded value of the amount, and of each column
 LABEL_BYTES = 32
 _RECORD_BYTES = 8  # index and count
@@ -168,8 +168,8 @@ def tile_form(
     for window, width in zip(windows_us, rounded, strict=True):
         reach[width] = delay_us + lateness_us + window
     levels = tuple(sorted(reach.items()))
-    # apply.lua merges tiles once for every 16 that were added.
-    kept_us, most = 0, 16
+    # apply.lua merges tiles once for every 4 that were added.
+    kept_us, most = 0, 4
     for (width, until), (coarser, _) in zip(
         levels, (*levels[1:], levels[-1]), strict=True
     ):

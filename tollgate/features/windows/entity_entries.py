@@ -47,8 +47,13 @@ TILED = np.dtype(
         ("base", "<i8"),  # index from which those of the tiles count
         ("tiles", "<u4"),
         ("labels", "<u4"),
-        ("label_us", "<i8"),  # newest label time that left the labels
+        ("label_us", "<i8"),  # newest label that left the labels: its time
+        ("label_hash", ">u8"),
         ("aged_us", "<i8"),  # watermark up to which tiles were merged
+        ("first_us", "<i8"),  # the first purchase that was folded
+        ("first_order", "S24"),
+        ("loaded_us", "<i8"),  # the newest before it that a history added
+        ("loaded_order", "S24"),
     ]
 )
 NEWEST = np.dtype([("value", "<i8"), ("time_us", "<i8")])
@@ -352,7 +357,8 @@ def empty_value(columns: int, *, tiled: bool = False) -> bytes:
         # All other words are 0, so the checksum equals the first one.
         return int(word).to_bytes(4, "little") * 2 + bytes(HEADER.itemsize - 8)
     more = np.zeros(1, TILED)
-    more["label_us"] = _NEVER_US
+    for name in ("label_us", "first_us", "loaded_us"):
+        more[name] = _NEVER_US
     newest = np.zeros(1 + columns, NEWEST)
     newest["value"] = MISSING
     whole = int(word + TILED_VERSION - VALUE_VERSION).to_bytes(4, "little")

@@ -66,7 +66,7 @@ def join_answers(call: Call, mode: Mode, replies: Sequence[Any]) -> Answer:
         lost = isinstance(reply, Exception)
         statuses.append(bytes(count) if lost else reply[-1])
         values.append(b"" if lost else reply[0])
-    return values if mode is not Mode.WRITE_ONLY else [], b"".join(statuses)
+    return values if mode in (Mode.DRY, Mode.WRITE) else [], b"".join(statuses)
 
 
 def split_command(command: Command) -> list[Command]:

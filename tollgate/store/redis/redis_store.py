@@ -349,6 +349,7 @@ class Mode(bytes, enum.Enum):
     DRY = b"0"
     WRITE = b"1"
     WRITE_ONLY = b"2"
+    LOAD = b"3"
 
 
 class RedisStore:
@@ -386,7 +387,7 @@ class RedisStore:
             calls: Each call, and its mode.
 
         Returns:
-            Per call: the K values (none with WRITE_ONLY) and a status byte per event.
+            Per call: the K values (none if not read); a status byte per event.
 
         Raises:
             OutcomeUnknown, StoreError: As `flush`.
@@ -410,7 +411,7 @@ class RedisStore:
                 sent.
 
         Returns:
-            Per call: the K values (none with WRITE_ONLY) and a status byte per event.
+            Per call: the K values (none if not read); a status byte per event.
                 Per command: its reply, or the error that Redis replied.
 
         Raises:
