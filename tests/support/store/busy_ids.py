@@ -52,6 +52,15 @@ def busy_spec(
     return load_spec(path)
 
 
+def with_hop(spec_path: Path, folder: Path, hop: str) -> FeatureSpec:
+    """Write a features.yaml with another hop of all entities, and read it."""
+    text = spec_path.read_text()
+    assert "hop: 0" in text
+    path = folder / "features.yaml"
+    path.write_text(text.replace("hop: 0", f"hop: {hop}"))
+    return load_spec(path)
+
+
 def busy_history(spec: FeatureSpec, *, count: int, days: int, seed: int = 1) -> History:
     """
     Make purchases of a few ids, in the order of time.

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.store.busy_ids import with_hop
 from tests.support.store.redis_cluster import RULES, Cluster, purchases, same
 from tollgate.backfill.tables import load_table
 from tollgate.errors import OutcomeUnknown, StoreError, StorePartial
@@ -38,6 +39,14 @@ features:
   - {name: limit, table: limits, column: limit, default: 0.5}
   - {name: m_1d, entity: terminal, aggregate: count, window: 1d}
 """
+
+
+@pytest.fixture
+def spec(
+    request: pytest.FixtureRequest, spec_path: Path, tmp_path: Path
+) -> FeatureSpec:
+    """The features of the fraud product, or a hop that a test names."""
+    return with_hop(spec_path, tmp_path, getattr(request, "param", "0"))
 
 
 def rows_by_node(cluster: Cluster, spec: FeatureSpec, batch: Purchases) -> np.ndarray:
@@ -128,6 +137,7 @@ def test_tables_lie_on_all_nodes_and_a_lost_one_costs_its_own(
     assert (lost | ~gone).all()
 
 
+@pytest.mark.parametrize("spec", ["0", "1h"], indirect=True)
 def test_a_node_that_comes_back_is_used_again(
     own_cluster: Cluster,
     store_url: str,
@@ -197,6 +207,7 @@ class Kept:
         return True
 
 
+@pytest.mark.parametrize("spec", ["0", "1h"], indirect=True)
 def test_rows_fall_only_where_an_entity_lives_on_the_lost_node(
     own_cluster: Cluster,
     store_url: str,

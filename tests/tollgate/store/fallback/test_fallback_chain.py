@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import redis
 
+from tests.support.store.busy_ids import with_hop
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.schema import Applied, Degraded
 from tollgate.server.processes.redis_server import EmbeddedRedis
@@ -46,6 +47,14 @@ class Kept:
         """Keep them."""
         self.purchases.append(purchases)
         return True
+
+
+@pytest.fixture(params=["0", "1h"])
+def spec(
+    request: pytest.FixtureRequest, spec_path: Path, tmp_path: Path
+) -> FeatureSpec:
+    """The features of the fraud product, without and with tiles."""
+    return with_hop(spec_path, tmp_path, request.param)
 
 
 @pytest.fixture
