@@ -20,7 +20,12 @@ from tollgate.policy import POLICY_FILE
 from tollgate.product.plan import Field, Plan
 from tollgate.product.rows import Rows, rows_of
 from tollgate.product.splitting import split
-from tollgate.product.thresholds import Costs, Rates, Thresholds
+from tollgate.product.thresholds import (
+    FEWEST_DECLINED,
+    Costs,
+    Rates,
+    Thresholds,
+)
 from tollgate.repository.slo import SLO_FILE
 from tollgate.schema import (
     AMOUNT,
@@ -181,17 +186,23 @@ def _origin(thresholds: Thresholds, *, seen: bool) -> tuple[str, ...]:
 
 
 def criterion_text(thresholds: Thresholds) -> str:
-    """Describe in one sentence the criterion for the thresholds."""
-    goal = thresholds.goal
+    """Describe the criterion for the thresholds, and why no score declines."""
+    goal, fewest = thresholds.goal, FEWEST_DECLINED
     if isinstance(goal, Costs):
         wrong = "and no cost of a wrong decline, so no score declines"
         if goal.wrong_decline is not None:
             wrong = f"a wrong decline {goal.wrong_decline:g}"
-        return (
+        text = (
             f"Stated: a missed row costs {goal.missed:g}, a review {goal.review:g}, "
             f"{wrong}. These thresholds cost least there: {thresholds.cost:,.10g}, "
             f"where to approve all costs {thresholds.positives * goal.missed:,.10g}."
         )
+        if goal.wrong_decline is not None and thresholds.decline is None:
+            text += (
+                f" No score declines: no threshold that declines at least {fewest} of "
+                "the rows costs less."
+            )
+        return text
     if goal == Rates():
         return (
             "No cost and no rate was stated: about as many rows are reviewed as have "
@@ -201,7 +212,17 @@ def criterion_text(thresholds: Thresholds) -> str:
     if goal.review is not None:
         share = f"at most {_percent(goal.review)} of the rows"
     most = f"the highest {_percent(goal.decline)}" if goal.decline else "none"
-    return f"Stated: review {share}, decline {most}."
+    text = f"Stated: review {share}, decline {most}."
+    if goal.decline and thresholds.decline is None:
+        rows = round(goal.decline * thresholds.rows)
+        why = f"a threshold must decline at least {fewest}"
+        if rows >= fewest:
+            why = f"no threshold declines {fewest} to {rows:,}, since scores are equal"
+        text += (
+            f" No score declines: {_percent(goal.decline)} of {thresholds.rows:,} rows "
+            f"are {rows:,}, and {why}."
+        )
+    return text
 
 
 def _effect(decision: str, rows: int, *, found: int, of: int) -> str:

@@ -11,7 +11,9 @@ from tollgate.errors import ArgumentError
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
-_FEWEST = 20  # rows that a score must decline, before their share means anything
+FEWEST_DECLINED = (
+    20  # rows that a score must decline, before their share means anything
+)
 _FEW_POSITIVES = 30  # with fewer, another sample would give very different thresholds
 _DIGITS = 17  # decimals of a threshold; more only between scores below 1e-9
 
@@ -170,7 +172,7 @@ def choose_thresholds(
     found_of = np.bincount(group, weights=label, minlength=len(levels))
     flagged = np.append(0, np.cumsum(of_level))  # by the number of levels above it
     found = np.append(0, np.cumsum(found_of)).astype(np.int64)
-    may = flagged >= _FEWEST
+    may = flagged >= FEWEST_DECLINED
     if isinstance(goal, Costs):
         to_decline, to_review = _cheapest(goal, flagged, found=found, may=may)
     else:
@@ -232,8 +234,8 @@ def _nearest(
         if to_decline:
             return to_decline, to_decline
         problem = (
-            f"{goal.decline:g}: no score declines at least {_FEWEST} and at most so "
-            f"many of the {rows:,} held-out rows; state a review rate as well"
+            f"{goal.decline:g}: no score declines at least {FEWEST_DECLINED} and at "
+            f"most so many of the {rows:,} held-out rows; state a review rate as well"
         )
         raise ArgumentError("decline_rate", problem)
     share = positives / rows if goal.review is None else goal.review

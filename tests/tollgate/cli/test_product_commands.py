@@ -220,6 +220,11 @@ def test_public_table_becomes_a_served_product(
     }
     card = (repository / "bank_model" / "1" / "card.md").read_text()
     assert "By `marital`" in card
+    (rule,) = [
+        one for one in done.stdout.splitlines() if one.startswith("thresholds  ")
+    ]
+    assert rule.startswith("thresholds  No cost and no rate was stated: about as many")
+    assert "--review-rate and --decline-rate, or --cost-missed and" in rule
     (auc,) = [one for one in done.stdout.splitlines() if one.startswith("AUC ")]
     assert 0.90 < float(auc.split()[1]) < 0.95
     assert run("remove", "bank", "--yes").returncode == 0

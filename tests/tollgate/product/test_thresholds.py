@@ -14,7 +14,7 @@ import yaml
 from tollgate.errors import InputError
 from tollgate.policy import Policy, RowFacts, decide, load_policy
 from tollgate.product.choices import ProductChoices
-from tollgate.product.files import build_features, write_texts
+from tollgate.product.files import build_features, criterion_text, write_texts
 from tollgate.product.model import train_model
 from tollgate.product.plan import make_plan
 from tollgate.product.splitting import describe, split
@@ -247,6 +247,60 @@ def test_fewer_than_20_rows_are_not_declined() -> None:
         chosen = picked(score, score >= 1 - bad / 1000, Costs(100, 2, 50))
         assert chosen.declined == declined
         assert chosen.reviewed == bad - declined
+
+
+@pytest.mark.parametrize(
+    ("goal", "ends"),
+    [
+        (
+            Rates(),
+            "No cost and no rate was stated: about as many rows are reviewed as have "
+            "the outcome, and no score declines.",
+        ),
+        (
+            Rates(0.05, 0.03),
+            "Stated: review at most 5 % of the rows, decline the highest 3 %.",
+        ),
+        (
+            Rates(0.05, 0.005),
+            " No score declines: 0.5 % of 1,000 rows are 5, and a "
+            "threshold must decline at least 20.",
+        ),
+        (Costs(100, 2, 50), ", where to approve all costs 5,000."),
+        (
+            Costs(100, 2),
+            "a review 2, and no cost of a wrong decline, so no score "
+            "declines. These thresholds cost least there: 100, where to approve all "
+            "costs 5,000.",
+        ),
+        (
+            Costs(100, 2, 1e6),
+            " No score declines: no threshold that declines at least "
+            "20 of the rows costs less.",
+        ),
+    ],
+)
+def test_criterion_is_described_with_the_reason_why_nothing_is_declined(
+    goal: Goal, ends: str
+) -> None:
+    """Of a thousand different scores, the 50 highest are bad."""
+    score = np.arange(1000) / 1000
+    label = score >= 0.95
+    if goal == Costs(100, 2, 1e6):
+        label[985] = False  # declining the row would cost a million
+    text = criterion_text(picked(score, label, goal))
+    assert text.endswith(ends), text
+
+
+def test_equal_scores_are_the_reason_why_nothing_is_declined() -> None:
+    """The highest 45 rows have one score, and at most 30 may be declined."""
+    score = np.repeat([0.9, 0.5, 0.1], [45, 55, 900])
+    chosen = picked(score, np.zeros(1000, np.int8), Rates(0.01, 0.03))
+    assert criterion_text(chosen) == (
+        "Stated: review at most 1 % of the rows, decline the highest 3 %. No score "
+        "declines: 3 % of 1,000 rows are 30, and no threshold declines 20 to 30, since "
+        "scores are equal."
+    )
 
 
 def test_threshold_separates_very_close_scores() -> None:

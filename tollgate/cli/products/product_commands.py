@@ -18,6 +18,7 @@ from tollgate.cli.options import Json, Repository, TrustPickle
 from tollgate.cli.repositories import require_repository
 from tollgate.errors import InputError
 from tollgate.product.choices import MOST_FIELDS, ProductChoices
+from tollgate.product.thresholds import Rates
 from tollgate.templating import yaml_number
 
 if TYPE_CHECKING:
@@ -544,7 +545,13 @@ def print_result(plan: Plan, created: CreatedProduct, *, repository: Path) -> No
         f"{trial.largest_difference:.1e} from the source's, on {trial.compared:,} rows "
         f"as {plan.choices.table.name} has them"
     )
-    console.result(f"thresholds  {criterion_text(thresholds)}")
+    text = criterion_text(thresholds)
+    if thresholds.goal == Rates():
+        text += (
+            " --review-rate and --decline-rate, or --cost-missed and --cost-review, "
+            "choose others."
+        )
+    console.result(f"thresholds  {text}")
     console.result(
         f"\n{product} is in {_short(repository)}; all of it is yours to edit:"
     )
