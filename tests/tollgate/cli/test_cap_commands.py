@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import datetime
 import os
 import shutil
@@ -75,11 +76,6 @@ COMMANDS = {
         *("--from", "2018-07-25", "--until", "2018-08-15"),
     ),
     "evaluate": ("evaluate", "h.parquet", "--train-from", "2018-07-25"),
-    "new": (
-        *("product", "new", "shop", "--from", "h.parquet", "--label", "label", "--yes"),
-        *("--entity", "customer_id", "--time", "event_time", "--amount", "amount"),
-        *("--id", "transaction_id", "--drop", "terminal_id"),
-    ),
 }
 
 
@@ -96,8 +92,7 @@ def test_a_customer_beyond_the_cap_is_named_and_nothing_is_written(
     assert line.startswith("tollgate: h.parquet: customer_id: 'c' has 1,025 events")
     assert "at 2018-07-25T17:04:00.000000 (transaction 'b1024')" in line
     assert "the store keeps 1,024 of an id, so served vectors would differ" in line
-    if command != "new":
-        assert "set hop: 1s for customer, shorten the windows of customer" in line
+    assert "set hop: 1s for customer, shorten the windows of customer" in line
     assert hash_tree(tmp_path) == before
 
 
@@ -110,13 +105,14 @@ def test_as_many_as_are_stored_are_built_and_replayed(run: Run, tmp_path: Path) 
     assert done.stdout == "2,032 vectors read online, 0 differ from offline\n"
 
 
-def test_sensors_that_report_every_five_minutes_are_refused(
+def test_sensors_that_report_every_five_minutes_need_a_hop(
     run: Run, tmp_path: Path, shared_data: Path
 ) -> None:
     """
     A machine's temperature with windows of 1 and 7 days: 2,016 readings a week.
 
-    Counted in the file itself, by plain arithmetic.
+    Counted in the file itself, by plain arithmetic. With `hop: auto` every vector of
+    four days is the same online.
     """
     frame = pl.read_parquet(shared_data / "sensors" / "nab.parquet").filter(
         pl.col("series").cast(pl.String).str.contains("machine_temperature")
@@ -145,13 +141,22 @@ def test_sensors_that_report_every_five_minutes_are_refused(
         f"at {times[first].isoformat()}.000000 "
     )
     assert ", up to 2,0" in line
+    (tmp_path / "plant.yaml").write_text(PLANT.replace("{key: m", "{hop: auto, key: m"))
     done = run(
-        *("product", "new", "plant", "--from", "temperature.parquet", "--yes"),
-        *("--label", "label", "--entity", "machine", "--time", "event_time"),
+        *("features", "replay", "temperature.parquet", "--spec", "plant.yaml"),
+        *("--from", "2014-01-01", "--until", "2014-01-05"),
     )
-    assert done.returncode == 2
-    assert "machine: 'press' has 1,025 events within " in done.stderr
-    assert not (tmp_path / "model_repository" / "plant").exists()
+    assert done.returncode == 0, done.stderr
+    days = [one for one in times if (one.year, one.month) == (2014, 1) and one.day < 5]
+    assert done.stdout == f"{len(days):,} vectors read online, 0 differ from offline\n"
+    most = max(
+        bisect.bisect_right(times, one) - bisect.bisect_right(times, one - week)
+        for one in times
+    )
+    assert done.stderr.splitlines()[0].startswith(
+        f"machine: hop: 1s, because an id has up to {most:,} events within 7d; without "
+        "a hop the store holds 1,024 of each"
+    )
 
 
 PLANT = """\
