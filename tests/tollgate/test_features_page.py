@@ -67,6 +67,8 @@ def test_purchase_four_is_what_the_page_derives_by_hand(example: FeatureSpec) ->
         "most": 50,
         "before": 80,
         "gap": 1800,
+        "earlier": 5,
+        "step": 75,
         "spread": math.sqrt(3 * 65_250_000 - 9_500**2) / 300,
         "channel": -2,
         "risk": 1,

@@ -44,6 +44,10 @@ features:
   - {name: std_late, entity: machine, aggregate: std, window: 7d, of: level}
   - {name: slope, entity: customer, aggregate: slope, window: 2d, default: -1}
   - {name: slope_long, entity: customer, aggregate: slope, window: 30d, of: level}
+  - {name: second, entity: customer, aggregate: last, nth: 2, window: 2d, default: -1}
+  - {name: second_late, entity: machine, aggregate: last, nth: 2, window: 7d, of: spot}
+  - {name: change, entity: customer, aggregate: change, window: 2d}
+  - {name: fifth, entity: customer, aggregate: change, nth: 5, window: 30d, of: spot}
   - {name: slope_late, entity: machine, aggregate: slope, window: 7d, of: level}
 """
 
@@ -192,6 +196,21 @@ def test_online_equals_offline_in_batches_of_any_size(
             "customer_id, hop: 1h}",
             "features.std.std: needs every event: its entity must have hop: 0",
         ),
+        (
+            "aggregate: std, window: 2d",
+            "aggregate: std, nth: 2, window: 2d",
+            "features.std.nth: only last and change have one",
+        ),
+        (
+            "last, nth: 2",
+            "last, nth: 0",
+            "features.second.nth: 0 is not within 1 … 1024",
+        ),
+        (
+            "change, nth: 5",
+            "change, nth: 1",
+            "features.fifth.nth: 1 is not within 2 … 1024",
+        ),
     ],
 )
 def test_refusals_name_the_feature_and_the_reason(
@@ -208,12 +227,54 @@ def test_refusals_name_the_feature_and_the_reason(
     [
         ("std", "standard deviation of amount, of the customer"),
         ("slope_late", "trend of level per hour, by least squares, of the machine"),
+        (
+            "second",
+            "amount of the 2nd newest purchase before this one, of the customer",
+        ),
+        (
+            "fifth",
+            "spot of the newest purchase before this one, minus the 5th newest, "
+            "of the customer",
+        ),
     ],
 )
 def test_each_aggregate_is_described(tmp_path: Path, name: str, text: str) -> None:
     """The sentence that `features show` prints."""
     spec = spec_of(tmp_path)
     assert feature_text(spec.features[spec.feature_names.index(name)], spec) == text
+
+
+@pytest.mark.parametrize(
+    "feature",
+    [
+        "entity: customer, aggregate: std, window: 1d",
+        "entity: customer, aggregate: slope, window: 1d",
+        "entity: customer, aggregate: change, window: 1d",
+        "entity: customer, aggregate: last, nth: 2, window: 1d",
+    ],
+)
+def test_an_entity_with_a_hop_lacks_the_events(tmp_path: Path, feature: str) -> None:
+    """Each is refused by the feature's name; without the hop it is accepted."""
+    text = (
+        "version: 1\nproduct: series\nentities:\n"
+        "  customer: {key: customer_id, hop: 1h}\n"
+        f"features:\n  - {{name: one, {feature}}}\n"
+    )
+    path = tmp_path / "features.yaml"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=r"one\.\w+: needs every event: its entity"):
+        load_spec(path)
+    path.write_text(text.replace(", hop: 1h", ""))
+    load_spec(path)
+
+
+def test_the_newest_value_has_the_hash_of_last(tmp_path: Path) -> None:
+    """`nth: 1` is `last` as it was; without `nth`, `change` reads the second."""
+    spec = spec_of(tmp_path, ("last, nth: 2, window: 2d", "last, window: 2d"))
+    same = spec_of(tmp_path, ("last, nth: 2", "last, nth: 1"))
+    assert same.spec_hash == spec.spec_hash
+    two = spec_of(tmp_path, ("change, window", "change, nth: 2, window"))
+    assert two.spec_hash == spec_of(tmp_path).spec_hash != spec.spec_hash
 
 
 def test_a_changed_aggregate_is_a_change_of_the_vector(tmp_path: Path) -> None:

@@ -477,11 +477,26 @@ class _Batch:
         if feature.aggregate == "slope":
             self.features[:, column] = floats_at(first) * (_HOUR_US / unit)
             return unknown
+        if feature.aggregate == "change":
+            return self._change(column, first, rest[0], decimals=decimals)
         if rest:
             # A mean: one division of integers, so that it is rounded once.
             self.features[:, column] = first / (np.maximum(rest[0], 1) * unit)
             return None
         return self._number(column, first, decimals=decimals)
+
+    def _change(
+        self, column: int, newest: I64, nth: I64, *, decimals: int | None
+    ) -> Bool:
+        """Fill a column with the difference of two values, where both exist."""
+        unknown: Bool = nth == MISSING
+        if decimals is None:
+            change = floats_at(newest) - floats_at(nth)
+        else:
+            change = np.where(unknown, 0, newest - nth) / 10.0**decimals
+        # Two float32 numbers may differ by more than the largest of them.
+        self.features[:, column] = np.clip(change, -LARGEST, LARGEST)
+        return unknown
 
     def _table_number(self, column: int, name: tuple[str, str]) -> Bool:
         """Fill a column from a table; return the rows without a value."""

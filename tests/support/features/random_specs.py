@@ -25,7 +25,7 @@ NUMBERS = (*ADDABLE, "spot")
 SPOTS = [52.123456, 52.1234560000001, -0.0000123, 3e-310, -7e30, 0.0]
 KEYS = {"customer": "customer_id", "terminal": "terminal_id", "card": "card_id"}
 ADDED = ["sum", "mean", "std", "slope"]
-OF_NUMBER = [*ADDED, "min", "max", "last"]
+OF_NUMBER = [*ADDED, "min", "max", "last", "change"]
 WINDOWED = ["count", *OF_NUMBER, "distinct", "flagged", "share", "time_since_last"]
 RATES = ("count", "sum", "flagged")
 
@@ -89,6 +89,9 @@ def windowed(draw: st.DrawFn, name: str, names: list[str]) -> dict[str, Any]:
         numbers = ADDABLE if kind in ADDED else NUMBERS
         of = draw(st.sampled_from([None, "amount", *numbers]))
         feature |= {"of": of} if of else {}
+        if kind in ("last", "change"):
+            nth = draw(st.sampled_from([None, None, 2, 3]))
+            feature |= {"nth": nth} if nth else {}
     return feature
 
 

@@ -94,8 +94,16 @@ class Loop:
             return float(len(frauds))
         if kind == "share":
             return len(frauds) / len(inside) if inside else 0.0
-        if kind == "last":
+        if kind in ("last", "change"):
             inside = [one for one in inside if one is not own]
+            values = [self.number(one, of) for one in inside]
+            known = [one for one in values if one is not None]
+            nth = feature.get("nth") or (1 if kind == "last" else 2)
+            if len(known) < nth:
+                return None
+            if kind == "last":
+                return self.unscaled(known[-nth], of)
+            return self.unscaled(known[-1] - known[-nth], of)
         if kind in ("std", "slope"):
             known = [one for one in inside if self.number(one, of) is not None]
             numbers = [int(self.number(one, of)) for one in known]
@@ -117,8 +125,7 @@ class Loop:
             return sum(values) / (len(values) * unit) if values else 0.0
         if not values:
             return None
-        pick = {"min": min, "max": max, "last": lambda all_: all_[-1]}[kind]
-        return self.unscaled(pick(values), of)
+        return self.unscaled({"min": min, "max": max}[kind](values), of)
 
     def number(self, one: Event, of: str) -> Any:
         """Take what a purchase says of something; None if it says nothing."""

@@ -100,7 +100,7 @@ def _value(spec: FeatureSpec, feature: Feature, rows: int, draw: Draw) -> F64:
         return _whole(0, most_us, rows, draw) / 1e6
     if feature.aggregate == "std":
         return np.abs(_wide(rows, draw))
-    if feature.aggregate == "slope":
+    if feature.aggregate in ("slope", "change"):
         return _wide(rows, draw)
     of = feature.of if feature.aggregate is not None else feature.field
     if of == AMOUNT or (of is None and feature.aggregate is not None):

@@ -28,7 +28,8 @@ _WORDS = {
     "mean": "mean of {of}",
     "min": "smallest {of}",
     "max": "largest {of}",
-    "last": "{of} of the newest purchase before this one",
+    "last": "{of} of the {nth}newest purchase before this one",
+    "change": "{of} of the newest purchase before this one, minus the {nth}newest",
     "distinct": "number of different values of {of}",
     "std": "standard deviation of {of}",
     "slope": "trend of {of} per hour, by least squares",
@@ -48,7 +49,9 @@ def feature_text(feature: Feature, spec: FeatureSpec) -> str:
     """Define a feature in one line."""
     if feature.aggregate is not None:
         entity = spec.entities[feature.entity]
-        what = _WORDS[feature.aggregate].format(of=feature.of or AMOUNT)
+        what = _WORDS[feature.aggregate].format(
+            of=feature.of or AMOUNT, nth=f"{_ordinal(feature.nth)} " * bool(feature.nth)
+        )
         text = f"{what}, of the {entity.name}"
     elif feature.table is not None:
         (table,) = [one for one in spec.tables if one.name == feature.table]
@@ -80,6 +83,13 @@ def feature_text(feature: Feature, spec: FeatureSpec) -> str:
     if feature.range is not None:
         text += "; within {:g} … {:g}".format(*feature.range)
     return text
+
+
+def _ordinal(number: int) -> str:
+    """Format 2 as 2nd."""
+    teen = number // 10 % 10 == 1
+    ending = "th" if teen else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 def _names(spec: FeatureSpec, places: Iterable[int]) -> list[str]:
@@ -147,6 +157,7 @@ def vector_parts(feature: Feature, spec: FeatureSpec) -> dict[str, str]:
         "calendar": feature.calendar,
         "aggregate": feature.aggregate,
         "of": feature.of,
+        "nth": str(feature.nth or ""),
         "derived": feature.derived,
         "hook": feature.hook,
         "default": f"{feature.default:g}",

@@ -24,6 +24,7 @@ from tollgate.features.spec.spec_document import (
     LABEL_TIME,
     MAX_ENTRIES,
     MAX_SPAN_DAYS,
+    OF_NTH,
     OF_NUMBER,
     RawEntity,
     RawFeature,
@@ -55,7 +56,7 @@ __all__ = ["SPEC_FILE", "Entity", "Feature", "FeatureSpec", "Table", "load_spec"
 
 _NO_AMOUNT = "which the product has not (amount: false)"
 # A tile holds no number for these.
-_OF_EVERY_EVENT = ("distinct", "std", "slope")
+_OF_EVERY_EVENT = ("distinct", "std", "slope", "change")
 _RATES = ("count", "sum", "flagged")
 _ADDED = ("sum", "mean", "std", "slope")  # sums of floats depend on their order
 _Plan = Callable[..., TileForm]  # makes the tiles of a hop, for one entity
@@ -155,9 +156,17 @@ def link_features(
                 table=one.table,
                 column=one.column,
                 hook=one.hook,
+                nth=_nth(one),
             )
         )
     return tuple(features)
+
+
+def _nth(one: RawFeature) -> int:
+    """Return the place that `last` and `change` read; 0 for that of the newest."""
+    if one.aggregate == "change":
+        return one.nth or OF_NTH["change"]
+    return one.nth if one.nth is not None and one.nth > 1 else 0
 
 
 def link_tables(
@@ -499,7 +508,7 @@ def _exact_feature(
     """
     for one in features:
         kind = one.aggregate or "time_since_last"
-        if kind in _OF_EVERY_EVENT:
+        if kind in _OF_EVERY_EVENT or _nth(one):
             return one.name, kind, "needs every event"
         if delay_us and kind in ("last", "time_since_last"):
             return one.name, kind, "needs every event with a delay"

@@ -132,7 +132,9 @@ class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
     Exactly one of `field`, `category`, `calendar`, `aggregate`, `derived`, `table`
     (with its `column`) and `hook` is set.
     With `aggregate`, `entity` and `window` index the spec's entities and that entity's
-    windows, and `of` names the value to aggregate if it is not the amount. With
+    windows, and `of` names the value to aggregate if it is not the amount. `nth` is the
+    place of the value that `last` and `change` read, counted from the newest; 0 for a
+    `last` of the newest. With
     `derived`, `inputs` index two earlier features, and `scale` is the factor of a rate
     of change. `hook` names a column of the hook; `inputs` are then all features that
     the hook reads.
@@ -161,6 +163,7 @@ class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
     table: str | None = None
     column: str | None = None
     hook: str | None = None
+    nth: int = 0
 
 
 class FeatureSpec(msgspec.Struct, frozen=True, dict=True):

@@ -38,6 +38,7 @@ Aggregate = Literal[
     "share",
     "std",
     "slope",
+    "change",
 ]
 Calendar = Literal["weekend", "night"]
 FieldUse = Literal["features", "policy"]
@@ -90,6 +91,7 @@ class RawFeature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     column: str | None = None
     hook: str | None = None
     window: str | None = None
+    nth: int | None = None
     ratio: tuple[str, str] | None = None
     difference: tuple[str, str] | None = None
     rate_of_change: tuple[str, str] | None = None
@@ -218,7 +220,9 @@ _KINDS = (
 )
 # These may be passed to the model as NaN.
 _OPEN_KINDS = ("field", "category", "ratio", "difference", "hook")
-OF_NUMBER = ("sum", "mean", "min", "max", "last", "std", "slope")
+OF_NUMBER = ("sum", "mean", "min", "max", "last", "std", "slope", "change")
+
+OF_NTH = {"last": 1, "change": 2}  # aggregates with `nth`, and its least value
 
 
 def largest_number(decimals: int | None) -> float:
@@ -330,6 +334,7 @@ class _Values:
         if len(kinds) != 1:
             self._refuse(where, f"needs exactly one of {', '.join(_KINDS)}")
         self._windowed(where, feature)
+        self._nth(where, feature)
         self._table_feature(where, feature)
         self._of(where, feature)
         self._default(where, feature)
@@ -371,6 +376,16 @@ class _Values:
                 self._refuse(where, f"{kind} needs its {key}")
         if feature.window is not None:
             self._duration(f"{where}.window", feature.window, least_us=1)
+
+    def _nth(self, where: str, feature: RawFeature) -> None:
+        if feature.nth is None:
+            return
+        if feature.aggregate not in OF_NTH:
+            self._refuse(f"{where}.nth", f"only {' and '.join(OF_NTH)} have one")
+        least = OF_NTH[feature.aggregate]
+        if not least <= feature.nth <= MAX_ENTRIES:
+            problem = f"{feature.nth} is not within {least} … {MAX_ENTRIES}"
+            self._refuse(f"{where}.nth", problem)
 
     def _table_feature(self, where: str, feature: RawFeature) -> None:
         """Check the keys that only features from a table have."""

@@ -205,11 +205,16 @@ Kind = Literal[
 
 
 class Demand(NamedTuple):
-    """One number of one window: its kind, its source, and the index of the window."""
+    """
+    One number of one window: its kind, its source, and the index of the window.
+
+    `parameter` is the place of a `last` value, counted from the newest, 1.
+    """
 
     kind: Kind
     of: str
     window: int
+    parameter: int = 0
 
 
 def demands_of(feature: Feature) -> tuple[Demand, ...]:
@@ -225,7 +230,10 @@ def demands_of(feature: Feature) -> tuple[Demand, ...]:
             Demand("variance", of, feature.window),
             Demand("known", of, feature.window),
         )
-    if kind in ("min", "max", "last", "distinct", "time_since_last", "slope"):
+    if kind in ("last", "change"):
+        nth = Demand("last", of, feature.window, feature.nth or 1)
+        return (nth,) if kind == "last" else (nth._replace(parameter=1), nth)
+    if kind in ("min", "max", "distinct", "time_since_last", "slope"):
         return (Demand(kind, of, feature.window),)
     return ()
 
@@ -463,22 +471,21 @@ def extremes(values: I64, known: Bool, *, begin: I64, end: I64, largest: bool) -
     return found
 
 
-def latest(known: Bool, *, begin: I64, end: I64) -> I64:
+def latest(known: Bool, *, begin: I64, end: I64, nth: int = 1) -> I64:
     """
-    Find the newest known entry of each window.
+    Find the newest known entry of each window, or the n-th newest.
 
     Args:
         known: True for the entries that count; bool [E].
         begin: First entry of each window; int64 [R].
         end: One past its last; int64 [R].
+        nth: 1 for the newest.
 
     Returns:
         Its position; -1 where a window has none; int64 [R].
     """
-    newest = np.full(len(known) + 1, -1, np.int64)
-    newest[1:] = np.where(known, np.arange(len(known)), -1)
-    np.maximum.accumulate(newest, out=newest)
-    at = newest[end]
+    places = np.append(known.nonzero()[0], -1)  # the last for a window without any
+    at = places[np.maximum(running(known)[end] - nth, -1)]
     return np.where(at >= begin, at, -1)
 
 
@@ -652,7 +659,10 @@ class _Windows:
             there = newest != MISSING
             values, known = np.where(there, newest, values), known | there
         at = latest(
-            known, begin=self._places.begin[demand.window], end=self._before_own()
+            known,
+            begin=self._places.begin[demand.window],
+            end=self._before_own(),
+            nth=max(demand.parameter, 1),
         )
         if not len(values):
             return np.full(len(at), MISSING)
