@@ -168,7 +168,7 @@ local function tile_functions()
   local function read_form(s, at)
     local form = {}
     local levels, fields
-    levels, fields, form.record, form.labels = unpack('<I4I4I4I4', s, at)
+    levels, fields, form.record, form.labels, form.most = unpack('<I4I4I4I4I4', s, at)
     at = at + 20
     for level = 1, levels do
       local width, reach = unpack('<i8i8', s, at)
@@ -307,8 +307,13 @@ local function tile_functions()
   end
 
   -- Merge tiles to the next width as they age, and remove those that no window reads.
-  -- It is done once for every AGE_AFTER tiles; the answers do not depend on it.
-  local AGE_AFTER = 4
+  -- It is done when a tile is added that makes their number a multiple of 16, of 4 near
+  -- the most that a value may have; the answers do not depend on it.
+  local function is_time_to_age(form, tiles, added)
+    local every = tiles + 16 > form.most and 4 or 16
+    return floor((tiles - 1) / every) > floor((tiles - added - 1) / every)
+  end
+
   local function age_tiles(s)
     local form, size = s.form, s.form.record
     for level = 2, #form do
@@ -434,7 +439,7 @@ local function tile_functions()
       s.tiles = sub(s.tiles, 1, last - 1)
     end
     local made, late = {}, {}
-    local before = floor(#s.tiles / size / AGE_AFTER)
+    local before = #s.tiles / size + (tile and 1 or 0)
     for p = 1, n * entry, entry do
       local event = sub(s.body, p, p + entry - 1)
       local time = unpack('<i8', event)
@@ -473,7 +478,8 @@ local function tile_functions()
     s.sum = s.sum + sum_words(text, 1, #text)
     s.tiles = s.tiles .. text
     s.body = sub(s.body, n * entry + 1)
-    if floor((#s.tiles / size - 1) / AGE_AFTER) > before then age_tiles(s) end
+    local tiles = #s.tiles / size
+    if is_time_to_age(form, tiles, tiles - before) then age_tiles(s) end
     for i = 1, #late do
       local event = late[i]
       add_label(s, unpack('<i8', event), sub(event, 25, 32), unpack('<i8', event, 41),
@@ -567,9 +573,7 @@ local function tile_functions()
       sum = sum + a + b + c + d + e + f + g + h + i + flags + k + l
         + column_words(events, p, entry)
     end
-    if newest > watermark then
-      watermark = newest
-    end
+    watermark = math.max(watermark, newest)
     if n <= 0 then
       -- Two words of the header change.
       local new_low = watermark % WRAP
@@ -594,17 +598,22 @@ local function tile_functions()
     local label_from = prefix + tiles * record
     label_from = label_from + -(tiles * record) % 8
     local newest_values = sub(value, PREFIX + 1, prefix)
-    local made, time = '', nil
+    local a, b, c, d, e, f, g, h, cents, flags, k, l =
+      unpack('<I4I4I4I4I4I4I4I4I4I4I4I4', value, 9)
+    -- What changes of the prefix: its numbers up to the order key, the count of the tiles
+    -- and the newest values.
+    sum = sum - (a + b + c + d + e + f + g + h + cents + flags + k + l) - tiles
+      - sum_words(newest_values, 1, #newest_values)
+    local made = ''
     for p = from, from + (n - 1) * entry, entry do
-      local a, b, c, d, e, f, g, h, cents, flags, k, l =
+      a, b, c, d, e, f, g, h, cents, flags, k, l =
         unpack('<I4I4I4I4I4I4I4I4I4I4I4I4', value, p)
       if flags % 2 ~= PURCHASE or b >= NEGATIVE
           or (flags ~= PURCHASE and form.labels > 0) then
         return nil
       end
-      time = b * WRAP + a
       sum = sum - (a + b + c + d + e + f + g + h + cents + flags + k + l)
-      local _, own = aged(form, watermark, index_of(form, time))
+      local _, own = aged(form, watermark, index_of(form, b * WRAP + a))
       own = own - base
       local join = index and own <= index
       if join and not form.numbers then
@@ -639,16 +648,20 @@ local function tile_functions()
     sum = sum + sum_words(made, 1, #made)
     local first, before = prefix + 1, tiles
     tiles = (tile_end - prefix + #made) / record
-    if floor((tiles - 1) / AGE_AFTER) > floor((before - 1) / AGE_AFTER) then return nil end
+    if is_time_to_age(form, tiles, tiles - before) then return nil end
     local left = floor((watermark - horizon) / form.width) - base
     while first <= tile_end and unpack('<I4', value, first) <= left do
       sum = sum - sum_words(value, first, first + record - 1)
       first, tiles = first + record, tiles - 1
     end
-    local more = pack('<I4I4i8i8', math.min(folded + n, WRAP - 1), stored + count - n,
-      watermark, time) .. sub(value, from + (n - 1) * entry + 8, from + (n - 1) * entry + 31)
-      .. pack('<i8I4I4', base, tiles, labels) .. sub(value, 73, PREFIX) .. newest_values
-    sum = sum - word - sum_words(value, 9, prefix) + word + sum_words(more, 1, #more)
+    folded, stored = math.min(folded + n, WRAP - 1), stored + count - n
+    low = watermark % WRAP
+    high = (watermark - low) / WRAP
+    sum = sum + folded + stored + low + high + a + b + c + d + e + f + g + h + tiles
+      + sum_words(newest_values, 1, #newest_values)
+    local last = from + (n - 1) * entry
+    local more = pack('<I4I4I4I4I4I4', folded, stored, low, high, a, b)
+      .. sub(value, last + 8, last + 31) .. pack('<i8I4I4', base, tiles, labels) .. sub(value, 73, PREFIX) .. newest_values
     return pack('<I4I4', word, sum % WRAP) .. more .. sub(value, first, tile_end) .. made
       .. string.rep('\0', -(tiles * record) % 8)
       .. sub(value, label_from + 1, from - 1) .. sub(value, from + n * entry)
@@ -700,7 +713,7 @@ local function tile_functions()
       end
       s.loaded = { time = time, order = sub(event, 9, 32) }
       s.folded = math.min(s.folded + 1, WRAP - 1)
-      if #s.tiles / size % AGE_AFTER == 0 then age_tiles(s) end
+      if is_time_to_age(s.form, #s.tiles / size, 1) then age_tiles(s) end
       return APPLIED, true
     end
     return TOO_LATE, false

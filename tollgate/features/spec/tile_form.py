@@ -104,7 +104,8 @@ class TileForm(msgspec.Struct, frozen=True):
 
     def pack(self) -> bytes:
         """Pack the form for apply.lua: five u32, the levels, the fields."""
-        counts = (len(self.levels), len(self.fields), self.record_bytes, self.labels, 0)
+        sizes = (self.record_bytes, self.labels, self.most_tiles)
+        counts = (len(self.levels), len(self.fields), *sizes)
         fields = [(int(one.kind), one.column) for one in self.fields]
         return (
             np.array(counts, "<u4").tobytes()
@@ -168,7 +169,7 @@ def tile_form(
     for window, width in zip(windows_us, rounded, strict=True):
         reach[width] = delay_us + lateness_us + window
     levels = tuple(sorted(reach.items()))
-    # apply.lua merges tiles once for every 4 that were added.
+    # Near this number, apply.lua merges tiles once for every 4 that were added.
     kept_us, most = 0, 4
     for (width, until), (coarser, _) in zip(
         levels, (*levels[1:], levels[-1]), strict=True
