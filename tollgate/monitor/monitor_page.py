@@ -1,27 +1,26 @@
 """
 Render the report as a static HTML page that loads nothing and runs no script.
 
-Charts are inline SVG in the colours of the page.
+Charts are inline SVG in the colours of the page (templates/charts.html.j2).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from html import escape
+from typing import Literal
 
 import msgspec
 
 from tollgate.audit.chain.links import utc_text
 from tollgate.monitor.accuracy import LEVELS, DailyAccuracy, LabelCounts, day_text
 from tollgate.monitor.decision_windows import ReleaseWindows, Window
-from tollgate.monitor.drift import Bins, ColumnResult
+from tollgate.monitor.drift import ColumnResult
 from tollgate.monitor.journal_monitor import ProductMonitor
 from tollgate.monitor.tallies import DECISIONS
 from tollgate.templating import render
 
-WIDTH, HEIGHT = 620, 190
-_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 8, 10, 34
 _STRIP = 60  # maximum number of windows in a strip
 
 
@@ -33,7 +32,7 @@ class ChartLine(msgspec.Struct, frozen=True):
         name: Name in the legend.
         values: Value at each position; NaN leaves a gap.
         color: CSS variable of the page's style.
-        low, high: Interval of each value; empty for none.
+        low, high: Interval of each value, or the base of a stacked one; empty for none.
     """
 
     name: str
@@ -42,168 +41,40 @@ class ChartLine(msgspec.Struct, frozen=True):
     low: Sequence[float] = ()
     high: Sequence[float] = ()
 
-
-def strip(states: Sequence[str]) -> str:
-    """Draw a square per window, the newest to the right."""
-    last = list(states)[-_STRIP:]
-    squares = "".join(
-        f'<rect class="{state}" x="{at * 5}" width="4" height="14"/>'
-        for at, state in enumerate(last)
-    )
-    counts = ", ".join(f"{last.count(one)} {one}" for one in dict.fromkeys(last))
-    return (
-        f'<svg class="strip" width="{5 * len(last)}" height="14" role="img" '
-        f'aria-label="{len(last)} windows: {counts}">{squares}</svg>'
-    )
+    @property
+    def points(self) -> list[tuple[int, float]]:
+        """Return position and value where there is one."""
+        return [
+            (at, value) for at, value in enumerate(self.values) if not math.isnan(value)
+        ]
 
 
-def bars(bins: Bins, *, words: str) -> str:
-    """Draw the share of rows in each bin, in training and now."""
-    count = len(bins.seen)
-    most = max(*bins.seen, *bins.trained, 0.01)
-    room = (WIDTH - _LEFT - _RIGHT) / count
-    parts = [_scale(most, as_percent=True)]
-    for at, (trained, seen) in enumerate(zip(bins.trained, bins.seen, strict=True)):
-        for shift, share, name in ((0.1, trained, "trained"), (0.5, seen, "seen")):
-            y = _y(share, most)
-            parts.append(
-                f'<rect class="{name}" x="{_LEFT + (at + shift) * room:.1f}" '
-                f'y="{y:.1f}" width="{room * 0.38:.1f}" '
-                f'height="{HEIGHT - _BOTTOM - y:.1f}"/>'
-            )
-    for at, cut in enumerate(bins.cuts):
-        parts.append(
-            f'<text x="{_LEFT + (at + 1) * room:.1f}" y="{HEIGHT - 18}" '
-            f'text-anchor="middle">{escape(number(cut))}</text>'
-        )
-    return _framed(
-        parts, words=words, legend=(("trained", "training"), ("seen", "now"))
-    )
-
-
-def lines(
-    series: Sequence[ChartLine],
-    *,
-    places: Sequence[str],
-    words: str,
-    most: float,
-    limit: float | None = None,
-    as_percent: bool = False,
-) -> str:
+class Chart(msgspec.Struct, frozen=True, kw_only=True):
     """
-    Draw lines over windows or days.
+    A chart of the page.
 
-    Args:
-        series: Lines to draw.
-        places: Name of each position; the first and the last are printed.
+    Attributes:
+        kind: `stacked` lines are shares that add up to 1, each from `low` to `values`.
         words: Caption of the chart.
+        series: Its lines, or its bars in training and now.
+        places: Name of each position; of lines, the first and the last are printed.
         most: Largest value of the axis; larger values are drawn at the top.
         limit: Value of a dashed line; None for none.
         as_percent: True if values are shares.
     """
-    parts = [_scale(most, as_percent=as_percent)]
-    if limit is not None and limit <= most:
-        y = _y(limit, most)
-        parts.append(f'<path class="limit" d="M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}"/>')
-    for one in series:
-        points = [
-            (_x(at, len(one.values)), _y(min(value, most), most))
-            for at, value in enumerate(one.values)
-            if not math.isnan(value)
-        ]
-        for at, (low, high) in enumerate(zip(one.low, one.high, strict=True)):
-            if not math.isnan(one.values[at]):
-                x = _x(at, len(one.values))
-                parts.append(
-                    f'<path d="M{x:.1f} {_y(low, most):.1f}V{_y(high, most):.1f}" '
-                    f'style="stroke:var({one.color});opacity:.45"/>'
-                )
-        path = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points)
-        if points:
-            parts.append(
-                f'<path class="line" d="{path}" style="stroke:var({one.color})"/>'
-            )
-        parts += [
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" style="fill:var({one.color})"/>'
-            for x, y in points
-            if len(points) <= 80
-        ]
-    parts.append(_ends(places))
-    return _framed(parts, words=words, legend=[(one.color, one.name) for one in series])
 
-
-def stacked(series: Sequence[ChartLine], *, places: Sequence[str], words: str) -> str:
-    """Draw shares that add up to 1, the first at the bottom."""
-    count = len(places)
-    base = [0.0] * count
-    parts = [_scale(1.0, as_percent=True)]
-    for one in series:
-        top = [low + value for low, value in zip(base, one.values, strict=True)]
-        up = [f"{_x(at, count):.1f} {_y(value, 1):.1f}" for at, value in enumerate(top)]
-        down = [
-            f"{_x(at, count):.1f} {_y(value, 1):.1f}" for at, value in enumerate(base)
-        ]
-        outline = "M" + "L".join([*up, *reversed(down)]) + "Z"
-        parts.append(f'<path d="{outline}" style="fill:var({one.color})"/>')
-        base = top
-    parts.append(_ends(places))
-    return _framed(parts, words=words, legend=[(one.color, one.name) for one in series])
+    kind: Literal["bars", "lines", "stacked"]
+    words: str
+    series: Sequence[ChartLine]
+    places: Sequence[str]
+    most: float = 1.0
+    limit: float | None = None
+    as_percent: bool = True
 
 
 def number(value: float) -> str:
     """Format a number briefly."""
     return f"{value:,.0f}" if abs(value) >= 1_000 else f"{value:.3g}"
-
-
-def _x(at: int, count: int) -> float:
-    room = WIDTH - _LEFT - _RIGHT
-    return _LEFT + (room * at / (count - 1) if count > 1 else room / 2)
-
-
-def _y(value: float, most: float) -> float:
-    return HEIGHT - _BOTTOM - (HEIGHT - _TOP - _BOTTOM) * value / most
-
-
-def _scale(most: float, *, as_percent: bool) -> str:
-    parts = []
-    for share in (0.0, 0.5, 1.0):
-        value, y = most * share, _y(most * share, most)
-        text = f"{value * 100:.3g} %" if as_percent else f"{value:.2g}"
-        parts.append(f'<path class="grid" d="M{_LEFT} {y:.1f}H{WIDTH - _RIGHT}"/>')
-        parts.append(
-            f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>'
-        )
-    return "".join(parts)
-
-
-def _ends(places: Sequence[str]) -> str:
-    if not places:
-        return ""
-    first = f'<text x="{_LEFT}" y="{HEIGHT - 18}">{escape(places[0])}</text>'
-    if len(places) == 1:
-        return first
-    return (
-        first + f'<text x="{WIDTH - _RIGHT}" y="{HEIGHT - 18}" text-anchor="end">'
-        f"{escape(places[-1])}</text>"
-    )
-
-
-def _framed(
-    parts: Sequence[str], *, words: str, legend: Sequence[tuple[str, str]]
-) -> str:
-    keys = "".join(
-        f'<span><i style="background:var({_variable(color)})"></i>{escape(name)}</span>'
-        for color, name in legend
-    )
-    return (
-        f'<figure><figcaption>{escape(words)}<span class="key">{keys}</span>'
-        f'</figcaption><svg viewBox="0 0 {WIDTH} {HEIGHT - 10}" role="img" '
-        f'aria-label="{escape(words)}">{"".join(parts)}</svg></figure>'
-    )
-
-
-def _variable(color: str) -> str:
-    return color if color.startswith("--") else f"--{color}"
 
 
 # Draw the charts of a release: over its windows, and over days of purchases.
@@ -213,31 +84,40 @@ _SHOWN = 120  # windows
 _DAYS = 90
 
 
-def charts_of(stream: ReleaseWindows, *, limit: float) -> str:
-    """Draw drift, decisions, confidence and degraded rows over windows."""
+def charts_of(stream: ReleaseWindows, *, limit: float) -> list[Chart]:
+    """Return drift, decisions, confidence and degraded rows over windows."""
     windows = list(stream.windows)[-_SHOWN:]
     if not windows:
-        return ""
+        return []
     places = [moment(window.mix.last_us) for window in windows]
-    return (
-        _drift(windows, places, limit=limit)
-        + _decisions(windows, places)
-        + _trouble(windows, places)
-    )
+    return [
+        *_drift(windows, places, limit=limit),
+        _decisions(windows, places),
+        _trouble(windows, places),
+    ]
 
 
-def _drift(windows: Sequence[Window], places: Sequence[str], *, limit: float) -> str:
+def _drift(
+    windows: Sequence[Window], places: Sequence[str], *, limit: float
+) -> list[Chart]:
     names = _farthest(windows)
     if not names:
-        return ""
+        return []
     series = [
         ChartLine(name, [_psi(window, name) for window in windows], color)
         for name, color in zip(names, _COLORS, strict=False)
     ]
-    highest = max(psi for line in series for psi in line.values if not math.isnan(psi))
-    most = max(2 * limit, min(highest, 20 * limit))
-    words = f"PSI by window; dashed: the limit, {limit:g}"
-    return lines(series, places=places, words=words, most=most, limit=limit)
+    highest = max(psi for line in series for _, psi in line.points)
+    chart = Chart(
+        kind="lines",
+        words=f"PSI by window; dashed: the limit, {limit:g}",
+        series=series,
+        places=places,
+        most=max(2 * limit, min(highest, 20 * limit)),
+        limit=limit,
+        as_percent=False,
+    )
+    return [chart]
 
 
 def _farthest(windows: Sequence[Window]) -> list[str]:
@@ -258,16 +138,26 @@ def _psi(window: Window, name: str) -> float:
     return float("nan")
 
 
-def _decisions(windows: Sequence[Window], places: Sequence[str]) -> str:
+def _decisions(windows: Sequence[Window], places: Sequence[str]) -> Chart:
     colors = ("--approve", "--review", "--decline")
+    shares = [[window.mix.share(at) for window in windows] for at in range(len(colors))]
+    none = [0.0] * len(windows)
+    edges = itertools.accumulate(
+        shares,
+        lambda base, own: [a + b for a, b in zip(base, own, strict=True)],
+        initial=none,
+    )
     series = [
-        ChartLine(name, [window.mix.share(at) for window in windows], color)
-        for at, (name, color) in enumerate(zip(DECISIONS, colors, strict=True))
+        ChartLine(name, high, color, low)
+        for name, color, (low, high) in zip(
+            DECISIONS, colors, itertools.pairwise(edges), strict=True
+        )
     ]
-    return stacked(series, places=places, words="decisions by window")
+    words = "decisions by window"
+    return Chart(kind="stacked", words=words, series=series, places=places)
 
 
-def _trouble(windows: Sequence[Window], places: Sequence[str]) -> str:
+def _trouble(windows: Sequence[Window], places: Sequence[str]) -> Chart:
     series = [
         ChartLine("unsure of", [window.mix.unsure_share for window in windows], "--a"),
         ChartLine(
@@ -276,56 +166,50 @@ def _trouble(windows: Sequence[Window], places: Sequence[str]) -> str:
             "--b",
         ),
     ]
-    known = [value for line in series for value in line.values if value == value]
-    words = "rows with no probability above 0.8, and rows set apart, by window"
-    most = max(0.01, *known) if known else 0.01
-    return lines(series, places=places, words=words, most=most, as_percent=True)
+    return Chart(
+        kind="lines",
+        words="rows with no probability above 0.8, and rows set apart, by window",
+        series=series,
+        places=places,
+        most=max([0.01, *(value for line in series for _, value in line.points)]),
+    )
 
 
-def days_chart(found: DailyAccuracy, release: str) -> str:
-    """Draw precision and recall by day of purchase; say which decisions count."""
-    rule = found.rule
-    lag_days = rule.lag_us / 86_400e6
+def _accuracy(found: DailyAccuracy, release: str) -> dict[str, object]:
+    """Return precision and recall by day of purchase, and which decisions count."""
     days = found.days.get(release, {})
     old = {day: days[day] for day in sorted(days)[-_DAYS:] if days[day].known.any()}
-    whole = found.total(release)
-    text = (
-        "<h3>Accuracy by day of purchase</h3>"
-        f'<p class="soft">Each decision is judged {lag_days:g} days after its '
-        "purchase, by the labels that were known by then: "
-        f"{whole.labelled:,} decisions with {whole.frauds:,} frauds; "
-        f"{whole.young:,} are younger and not judged yet, {whole.late:,} got a label "
-        "later. " + _in_time(found) + "</p>"
-    )
-    if not old:
-        return text
-    places = [day_text(day) for day in old]
-    return text + "".join(
-        _level(name, level, list(old.values()), places)
-        for name, level in LEVELS.items()
-    )
+    return {
+        "lag_days": found.rule.lag_us / 86_400e6,
+        "counts": found.total(release),
+        "in_time": _in_time(found),
+        "charts": [
+            _level(name, level, list(old.values()), [day_text(day) for day in old])
+            for name, level in LEVELS.items()
+            if old
+        ],
+    }
 
 
 def _level(
     name: str, level: int, days: Sequence[LabelCounts], places: Sequence[str]
-) -> str:
-    series = []
-    for word, color, found in (
-        ("precision", "--a", [day.precision(level) for day in days]),
-        ("recall", "--b", [day.recall(level) for day in days]),
-    ):
-        series.append(
-            ChartLine(
-                word,
-                [one.value for one in found],
-                color,
-                [one.low for one in found],
-                [one.high for one in found],
-            )
+) -> Chart:
+    series = [
+        ChartLine(
+            word,
+            [one.value for one in found],
+            color,
+            [one.low for one in found],
+            [one.high for one in found],
         )
+        for word, color, found in (
+            ("precision", "--a", [day.precision(level) for day in days]),
+            ("recall", "--b", [day.recall(level) for day in days]),
+        )
+    ]
     flagged = "reviews and declines" if name == "review" else "declines"
     words = f"{flagged}, by day; bars: 95 %"
-    return lines(series, places=places, words=words, most=1.0, as_percent=True)
+    return Chart(kind="lines", words=words, series=series, places=places)
 
 
 def _in_time(found: DailyAccuracy) -> str:
@@ -382,7 +266,7 @@ def _figures(one: ProductMonitor) -> list[tuple[str, str]]:
 def _release(
     one: ProductMonitor, release: str, stream: ReleaseWindows
 ) -> dict[str, object]:
-    """Return the values that the template needs of a release; charts are SVG."""
+    """Return the values that the template needs of a release."""
     return {
         "name": release,
         "decisions": stream.mix.rows,
@@ -395,7 +279,7 @@ def _release(
         ],
         "charts": charts_of(stream, limit=one.options.limits.psi),
         "counts": _counts(stream),
-        "accuracy": "" if one.accuracy is None else days_chart(one.accuracy, release),
+        "accuracy": one.accuracy and _accuracy(one.accuracy, release),
     }
 
 
@@ -411,11 +295,11 @@ def _group(
             "name": last.name,
             "state": last.state,
             "figures": _distances(last),
-            "strip": strip([window.verdicts[at].state for window in judged]),
+            "states": [window.verdicts[at].state for window in judged[-_STRIP:]],
         }
         for at, last in enumerate(judged[-1].verdicts)
     ]
-    charts = _worst(judged[-1]) if with_charts else ""
+    charts = _worst(judged[-1]) if with_charts else []
     return [{"title": title, "columns": columns, "charts": charts}]
 
 
@@ -434,15 +318,24 @@ def _distances(one: ColumnResult) -> tuple[str, ...]:
     )
 
 
-def _worst(window: Window) -> str:
-    """Draw the score, and the columns that drifted most in the newest window."""
+def _worst(window: Window) -> list[Chart]:
+    """Return the bins of the score, and of the columns that drifted most."""
     score = [one for one in window.verdicts if one.kind == "score"]
     shown = [one for one in window.drifted if one.kind != "score"][:3]
-    return "".join(
-        bars(one.bins, words=f"{one.name}: share of rows by value, newest window")
+    return [
+        Chart(
+            kind="bars",
+            words=f"{one.name}: share of rows by value, newest window",
+            series=(
+                ChartLine("training", bins.trained, "--trained"),
+                ChartLine("now", bins.seen, "--seen"),
+            ),
+            places=[number(cut) for cut in bins.cuts],
+            most=max(*bins.seen, *bins.trained, 0.01),
+        )
         for one in (*score, *shown)
-        if one.bins is not None
-    )
+        if (bins := one.bins) is not None
+    ]
 
 
 def _counts(stream: ReleaseWindows) -> list[tuple[str, str, str]]:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from urllib.parse import quote
 
 from tollgate.errors import ServerError
@@ -305,12 +304,7 @@ class EmbeddedRedis:
         if child is not None and not child.stop(grace_s=_STOP_S):
             log.warning("%s was killed: it did not end in %g s", child.name, _STOP_S)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 
 import msgspec
 
@@ -453,12 +452,7 @@ class TritonServer:
             child.stop(grace_s=grace_s, group_grace_s=group_grace_s)
             remove_regions(self._state)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
