@@ -26,6 +26,9 @@ _RESERVED = {
     schema.CHALLENGER_PROBABILITIES,
     "transaction",
     "other",
+    # Features of a product with times.
+    "at_weekend",
+    "at_night",
 }
 
 
@@ -66,3 +69,16 @@ def entity_name(key: str) -> str:
     """Name an entity after the input with its ids: customer_id -> customer."""
     plain = re.sub(r"(?i)_?id$", "", key).strip("_").lower()
     return plain if plain and plain != "transaction" else f"{key.lower()}_entity"
+
+
+def distinct_entity_names(keys: Sequence[str]) -> list[str]:
+    """Name entities after their inputs, with a number where two would be alike."""
+    found: list[str] = []
+    for key in keys:
+        plain = entity_name(key)
+        number, name = 1, plain
+        while name in found:
+            number += 1
+            name = f"{plain}_{number}"
+        found.append(name)
+    return found

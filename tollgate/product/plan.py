@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import InputError
+from tollgate.features.spec.spec_document import duration_us
 from tollgate.product.choices import ProductChoices
-from tollgate.product.column_names import OWN_COLUMNS, Namer, entity_name
+from tollgate.product.column_names import OWN_COLUMNS, Namer, distinct_entity_names
 from tollgate.product.columns import Column, ExcludedColumn, classify_column
 from tollgate.product.label import Label, find_label
-from tollgate.product.splitting import held_out, known_before
+from tollgate.product.splitting import DAY_US, held_out, known_before
 from tollgate.product.table_reading import (
     as_numbers,
     as_times_us,
@@ -349,6 +350,7 @@ def make_plan(choices: ProductChoices) -> Plan:
         label=label.values[served],
         times_us=times_us[served],
     )
+    entity_names = distinct_entity_names([names[source] for source in events])
     return Plan(
         choices=choices,
         frame=frame,
@@ -358,13 +360,15 @@ def make_plan(choices: ProductChoices) -> Plan:
         fields=fields,
         entities=tuple(
             EntityColumn(
-                name=entity_name(names[source]),
+                name=name,
                 key=names[source],
                 source=source,
                 windows=windows,
                 numbers=own,
             )
-            for (source, (_, windows)), own in zip(events.items(), numbers, strict=True)
+            for name, (source, (_, windows)), own in zip(
+                entity_names, events.items(), numbers, strict=True
+            )
         ),
         at_night=len(np.unique(times_us // _HOUR_US % 24)) > 1,
         excluded=(*excluded, *overflowing),
@@ -440,6 +444,7 @@ def _entity_windows(
     """
     found: dict[str, tuple[EntityEvents, tuple[str, ...]]] = {}
     excluded = []
+    span_us = int(np.ptp(times_us)) if len(times_us) else 0
     for name in choices.entities:
         ids = frame[name]
         events = entity_events(ids, times_us)
@@ -456,6 +461,15 @@ def _entity_windows(
                 f"WARNING: {name}: {problem}, so its windows are {_and(fitting)} "
                 f"instead of {_and(USUAL_WINDOWS)}"
             )
+    longest = max(
+        (windows[-1] for _, windows in found.values()), key=duration_us, default="0s"
+    )
+    if duration_us(longest) > span_us:
+        notes.append(
+            f"the table covers {span_us / DAY_US:.3g} days, so windows of {longest} "
+            "hold less in training than they will when served: bring a longer table, "
+            "or remove them from features.yaml and train again"
+        )
     return found, excluded
 
 

@@ -449,6 +449,33 @@ def test_names_of_windows_are_valid_and_different(tmp_path: Path) -> None:
     assert max(map(len, spec.feature_names)) == 64
 
 
+def test_columns_may_be_named_like_entities_and_features(tmp_path: Path) -> None:
+    """Two inputs of one entity name, and a column named as the calendar's feature."""
+    frame = odd_rows()[["at", "who", "items", "bad"]]
+    frame = frame.rename(columns={"who": "card_id", "items": "at_weekend"})
+    frame["card"] = frame["card_id"]
+    plan = plan_of(frame, tmp_path, entities=("card_id", "card"))
+    spec, _, vectors = built(plan, tmp_path)
+    assert spec.entity_names == ("card", "card_2")
+    assert {"at_weekend", "at_weekend_field"} <= set(spec.feature_names)
+    column = vectors[:, spec.feature_names.index("at_weekend_field")]
+    np.testing.assert_array_equal(column, frame["at_weekend"])
+
+
+@pytest.mark.parametrize(("days", "noted"), [(20, "30d"), (31, "")])
+def test_windows_longer_than_the_table_are_noted(
+    days: int, noted: str, tmp_path: Path
+) -> None:
+    """A server's windows hold more than those of any row of such a table."""
+    frame = events(list(np.linspace(0, days * 1440, 300)), ["a", "b", "c"] * 100)
+    plan = plan_of(frame, tmp_path, entities=("who",))
+    assert plan.entities[0].windows == ("1d", "7d", "30d")
+    notes = [one for one in plan.notes if "covers" in one]
+    assert bool(notes) == bool(noted)
+    if noted:
+        assert notes[0].startswith("the table covers 20 days, so windows of 30d hold")
+
+
 @pytest.mark.slow
 def test_windows_of_numbers_are_served_as_in_training(tmp_path: Path) -> None:
     """Online equals offline in every bit, with missing, negative and exact numbers."""
