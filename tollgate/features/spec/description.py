@@ -11,7 +11,6 @@ import msgspec
 
 from tollgate.features.fields import MISSING_CODE, UNSEEN_CODE
 from tollgate.features.spec.spec_definition import Entity, Feature, FeatureSpec
-from tollgate.features.spec.tile_form import AUTO
 from tollgate.features.windows.entity_entries import COLUMN_BYTES, ENTRY
 from tollgate.schema import AMOUNT, EXACT
 
@@ -125,13 +124,14 @@ def state_text(entity: Entity) -> str:
             f"{entity.tiles.most_tiles} tiles of {entity.tiles.record_bytes}, at most "
             f"{most:,} bytes, for {retention}"
         )
-    return f"{entity.name}: {size} bytes a purchase{extra}, for {retention}"
+    hop = "; hop: auto, which a history decides" if entity.auto else ""
+    return f"{entity.name}: {size} bytes a purchase{extra}, for {retention}{hop}"
 
 
 def hop_text(entity: Entity) -> str:
     """Describe the rounding of an entity's windows."""
     if entity.tiles is None:
-        return AUTO if entity.auto else "0"
+        return "0"
     widths = dict.fromkeys(map(duration_text, entity.rounding_us))
     edge = f", ends {duration_text(entity.edge_us)}" if entity.delay_us else ""
     return f"begins {' '.join(widths)}{edge}"
