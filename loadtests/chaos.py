@@ -36,6 +36,7 @@ from loadtests.harness import (
     serve_filled,
     temporary_folder,
 )
+from loadtests.results.markdown import markdown_table
 from loadtests.results.percentiles import percentile
 from loadtests.results.surroundings import measured_with
 from loadtests.servers.proxy import Proxy
@@ -226,12 +227,8 @@ def to_markdown(
         *("model", "cached", "fallback", "of these during the fault: model"),
         "load average",
     )
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
-    lines += [
-        "| " + " | ".join(_cells(fault, calls, deadline_s=deadline_s)) + " |"
-        for fault, calls in rows
-    ]
-    return "\n".join([*lines, "", description, ""])
+    cells = [_cells(fault, calls, deadline_s=deadline_s) for fault, calls in rows]
+    return "\n".join([*markdown_table(head, cells), "", description, ""])
 
 
 def _cells(fault: ServerFault, calls: Calls, *, deadline_s: float) -> list[str]:

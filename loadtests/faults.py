@@ -35,6 +35,7 @@ from loadtests.harness import (
     temporary_folder,
 )
 from loadtests.requests.bodies import fraud_requests
+from loadtests.results.markdown import markdown_table
 from loadtests.results.percentiles import percentile
 from loadtests.results.surroundings import measured_with
 from loadtests.servers.proxy import Proxy
@@ -170,7 +171,7 @@ def to_markdown(outcomes: Sequence[Outcome], description: str) -> str:
         *("failed", "p50 ms", "p99 ms", "s to recover", "degraded after that"),
         "features equal after repair",
     )
-    lines = ["| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
+    rows = []
     for one in outcomes:
         recovered = "never" if one.recovered_s is None else f"{one.recovered_s:.2f}"
         cells = (
@@ -179,8 +180,8 @@ def to_markdown(outcomes: Sequence[Outcome], description: str) -> str:
             *(one.failed, f"{one.p50_ms:.1f}", f"{one.p99_ms:.1f}", recovered),
             *(one.late_after, one.comparison.words),
         )
-        lines.append("| " + " | ".join(map(str, cells)) + " |")
-    return "\n".join([*lines, "", description, ""])
+        rows.append(cells)
+    return "\n".join([*markdown_table(head, rows), "", description, ""])
 
 
 class FaultBench(msgspec.Struct, frozen=True):

@@ -34,6 +34,7 @@ from loadtests.paced.bench import Bench, counting, open_bench
 from loadtests.paced.raw import Server
 from loadtests.paced.requests import write_bodies
 from loadtests.paced.scenario import Phase, Scenario, arrivals
+from loadtests.results.markdown import markdown_table
 from tollgate.errors import InputError
 from tollgate.gateway.certificates import make_certificates
 from tollgate.gateway.keys import add_key
@@ -57,10 +58,9 @@ WARM_UP_S = 1.0
 REFUSED = "UNAVAILABLE"
 PATHS = ("direct", "gate")  # of single streams
 _HEAD = (
-    "| | requests/s | answered/s | of the best | p50 ms | p99 ms | refused/s "
-    "| p50 ms | p99 ms | other/s | worked on "
-    "| CPU µs per request: server | gate | sender |\n"
-    "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|"
+    *("", "requests/s", "answered/s", "of the best", "p50 ms", "p99 ms"),
+    *("refused/s", "p50 ms", "p99 ms", "other/s", "worked on"),
+    *("CPU µs per request: server", "gate", "sender"),
 )
 
 
@@ -159,7 +159,8 @@ def table(
         for number, line in enumerate(several):
             share = line.answered_per_s / best[path] if path in PATHS else None
             rows.append(_row(line, share=share, cpu=None if number else _cpu(one)))
-    return "\n".join([f"Measured {measured}.", "", f"`{command}`", "", _HEAD, *rows])
+    written = markdown_table(_HEAD, rows)
+    return "\n".join([f"Measured {measured}.", "", f"`{command}`", "", *written])
 
 
 def _named(one: PartRun, flow: Flow, results: Results, seconds: float) -> Line:
@@ -179,8 +180,8 @@ def _cpu(one: PartRun) -> tuple[str, ...]:
     return (worked, *(f"{1e6 * used / calls:,.0f}" for used in used_s))
 
 
-def _row(line: Line, *, share: float | None, cpu: tuple[str, ...] | None) -> str:
-    cells = [
+def _row(line: Line, *, share: float | None, cpu: tuple[str, ...] | None) -> list[str]:
+    return [
         line.name,
         f"{line.due_per_s:,.0f}",
         f"{line.answered_per_s:,.0f}",
@@ -191,7 +192,6 @@ def _row(line: Line, *, share: float | None, cpu: tuple[str, ...] | None) -> str
         f"{line.other_per_s:,.0f}",
         *(cpu or ("", "", "", "")),
     ]
-    return f"| {' | '.join(cells)} |"
 
 
 def _ms(value: float) -> str:

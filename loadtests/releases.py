@@ -36,6 +36,7 @@ from loadtests.requests.generator import (
     run_h2load,
 )
 from loadtests.requests.recorded_answers import tally
+from loadtests.results.markdown import markdown_table
 from loadtests.results.percentiles import Latency, latency_of
 from loadtests.results.surroundings import CHECKOUT
 from tollgate.errors import ServerError, TollgateError
@@ -247,10 +248,12 @@ def to_markdown(
     ended_us = log.start_us + log.took_us
     first_us = changes[0].start_us
     before = (ended_us < first_us) & (ended_us >= first_us - int(_BEFORE_S * 1e6))
-    lines = [
-        "| | times | median s | requests | failed | p50 ms | p99 ms | longest ms |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-        _line("before", "", "", latency_of(log.took_us[before]), int(before.sum()), 0),
+    head = (
+        *("", "times", "median s", "requests", "failed"),
+        *("p50 ms", "p99 ms", "longest ms"),
+    )
+    rows = [
+        _cells("before", "", "", latency_of(log.took_us[before]), int(before.sum()), 0),
     ]
     kinds = list(dict.fromkeys(change.kind for change in changes))
     for kind in [*kinds, "all changes"]:
@@ -264,8 +267,8 @@ def to_markdown(
                 for one in generated.recorded.answers
             )
         taken_s = sorted((one.ended_us - one.start_us) / 1e6 for one in mine)
-        lines.append(
-            _line(
+        rows.append(
+            _cells(
                 kind,
                 str(len(mine)),
                 f"{taken_s[len(taken_s) // 2]:.2f}",
@@ -274,18 +277,16 @@ def to_markdown(
                 failed,
             )
         )
-    lines += ["", *_said(generated, failures)]
-    return lines
+    return [*markdown_table(head, rows), "", *_said(generated, failures)]
 
 
-def _line(
+def _cells(
     kind: str, times: str, taken: str, latency: Latency, requests: int, failed: int
-) -> str:
-    cells = (
+) -> tuple[object, ...]:
+    return (
         *(kind, times, taken, f"{requests:,}", failed),
         *(f"{one:.1f}" for one in (latency.p50_ms, latency.p99_ms, latency.max_ms)),
     )
-    return "| " + " | ".join(map(str, cells)) + " |"
 
 
 def _said(generated: GeneratorRun, failures: Counter[str]) -> Iterator[str]:

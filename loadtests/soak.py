@@ -33,6 +33,7 @@ from loadtests.harness import (
 from loadtests.requests.bodies import bodies_of
 from loadtests.requests.generator import TAIL_S, Scenario, make_generator, run_h2load
 from loadtests.requests.recorded_answers import tally
+from loadtests.results.markdown import markdown_table
 from tollgate.errors import ServerError
 from tollgate.load.process_usage import use_of
 from tollgate.load.surroundings import measured_on
@@ -184,10 +185,8 @@ def to_markdown(samples: Sequence[Sample]) -> list[str]:
     if len(counted) < 2 * _BLOCKS:
         raise ServerError("soak", f"{len(counted)} samples are too few; run it longer")
     at_s = np.array([one.at_s for one in counted])
-    lines = [
-        "| memory of its own | first MB | last MB | MB an hour, 95 % interval |",
-        "|---|---:|---:|---:|",
-    ]
+    head = ("memory of its own", "first MB", "last MB", "MB an hour, 95 % interval")
+    rows = []
     for words, name in (
         ("tritonserver and steps", "server_mb"),
         ("supervisor", "supervisor_mb"),
@@ -197,11 +196,9 @@ def to_markdown(samples: Sequence[Sample]) -> list[str]:
         values: Any = np.array([getattr(one, name) for one in counted])
         found = slope_of(at_s, values)
         low, high = found.per_hour - found.half, found.per_hour + found.half
-        lines.append(
-            f"| {words} | {values[0]:.1f} | {values[-1]:.1f} | "
-            f"{found.per_hour:+.1f} ({low:+.1f} to {high:+.1f}) |"
-        )
-    return lines
+        hourly = f"{found.per_hour:+.1f} ({low:+.1f} to {high:+.1f})"
+        rows.append((words, f"{values[0]:.1f}", f"{values[-1]:.1f}", hourly))
+    return markdown_table(head, rows)
 
 
 if __name__ == "__main__":

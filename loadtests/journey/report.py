@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from statistics import median_low
 
 import msgspec
@@ -12,6 +12,7 @@ from loadtests.journey.equal import MOST_APART, Agreement
 from loadtests.journey.same_rate import AtRate
 from loadtests.journey.stages import PARTS
 from loadtests.journey.turns import Turn
+from loadtests.results.markdown import markdown_table, spread
 
 _REST = "the rest"  # HTTP or gRPC, parsing, queues
 
@@ -79,11 +80,11 @@ def _table(turns: Sequence[Turn]) -> list[str]:
     rows = [
         [
             stage,
-            spread(own, lambda turn: turn.requests_per_s, digits=0),
-            spread(own, lambda turn: turn.decisions_per_s, digits=0),
-            spread(own, lambda turn: turn.latency.p50_ms, digits=1),
-            spread(own, lambda turn: turn.latency.p99_ms, digits=1),
-            spread(own, lambda turn: turn.cpu_ms, digits=2),
+            spread([turn.requests_per_s for turn in own], 0),
+            spread([turn.decisions_per_s for turn in own], 0),
+            spread([turn.latency.p50_ms for turn in own], 1),
+            spread([turn.latency.p99_ms for turn in own], 1),
+            spread([turn.cpu_ms for turn in own], 2),
             f"{max(turn.service_mb for turn in own):.0f}",
             f"{max(turn.store_mb for turn in own):.0f}",
             str(sum(turn.failed for turn in own)),
@@ -91,7 +92,7 @@ def _table(turns: Sequence[Turn]) -> list[str]:
         ]
         for stage, own in _by_stage(turns).items()
     ]
-    return _markdown(head, rows)
+    return markdown_table(head, rows)
 
 
 def _failures(turns: Sequence[Turn]) -> list[str]:
@@ -111,12 +112,12 @@ def _ratio_table(turns: Sequence[Turn]) -> list[str]:
         [
             f"{judged} / {stage}",
             *(
-                _spread(
+                spread(
                     [
                         figure(ours) / figure(theirs)
                         for ours, theirs in zip(own, turns_of, strict=True)
                     ],
-                    digits=2,
+                    2,
                 )
                 for figure in (
                     lambda turn: turn.requests_per_s,
@@ -129,7 +130,7 @@ def _ratio_table(turns: Sequence[Turn]) -> list[str]:
         for stage, turns_of in others
     ]
     head = ("ratio", "requests/s", "p50", "p99", "CPU per decision")
-    return _markdown(head, rows)
+    return markdown_table(head, rows)
 
 
 def _parts_table(turns: Sequence[Turn]) -> list[str]:
@@ -139,7 +140,7 @@ def _parts_table(turns: Sequence[Turn]) -> list[str]:
         parts = [median_low([turn.parts_ms[part] for turn in own]) for part in PARTS]
         rest = median_low([turn.mean_ms - sum(turn.parts_ms.values()) for turn in own])
         rows.append([stage, *(f"{ms:.2f}" for ms in (*parts, rest))])
-    return _markdown(("mean ms in", *PARTS, _REST), rows)
+    return markdown_table(("mean ms in", *PARTS, _REST), rows)
 
 
 def _rate_table(rates: Sequence[AtRate]) -> list[str]:
@@ -147,15 +148,15 @@ def _rate_table(rates: Sequence[AtRate]) -> list[str]:
     rows = [
         [
             stage,
-            spread(own, lambda one: one.latency.p50_ms, digits=1),
-            spread(own, lambda one: one.latency.p99_ms, digits=1),
+            spread([one.latency.p50_ms for one in own], 1),
+            spread([one.latency.p99_ms for one in own], 1),
             f"{max(one.latency.max_ms for one in own):.1f}",
             str(sum(one.unanswered for one in own)),
         ]
         for stage, own in _by_stage(rates).items()
     ]
     title = f"### The same {rates[0].rate_per_s:g} a second to each, open loop"
-    return [title, "", *_markdown(head, rows)]
+    return [title, "", *markdown_table(head, rows)]
 
 
 def _by_stage(measured: Sequence) -> dict[str, list]:
@@ -163,21 +164,3 @@ def _by_stage(measured: Sequence) -> dict[str, list]:
     for one in measured:
         found.setdefault(one.stage, []).append(one)
     return found
-
-
-def spread(measured: Sequence, figure: Callable[..., float], *, digits: int) -> str:
-    """Print the median of some turns, and the range where there are several."""
-    return _spread([figure(one) for one in measured], digits=digits)
-
-
-def _spread(figures: Sequence[float], *, digits: int) -> str:
-    values = sorted(figures)
-    middle = f"{median_low(values):,.{digits}f}"
-    if len(values) == 1:
-        return middle
-    return f"{middle} ({values[0]:,.{digits}f} … {values[-1]:,.{digits}f})"
-
-
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
-    return [f"| {' | '.join(line)} |" for line in lines]

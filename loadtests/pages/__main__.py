@@ -24,6 +24,7 @@ from loadtests.paced.raw import About, read_raw
 from loadtests.pages import pictures
 from loadtests.pages.figures import Group, figures_of, groups_of
 from loadtests.pages.tables import Table, tables_of
+from loadtests.results.markdown import markdown_table
 from tollgate.errors import InputError
 from tollgate.templating import render
 
@@ -142,11 +143,9 @@ def to_markdown(
     """
     lines = [f"# {title}"]
     for table in tables:
-        rule = ["---", *["---:"] * (len(table.head) - 1)]
         lines += ["", f"## {table.title}", ""]
         lines += [table.note, ""] if table.note else []
-        for cells in (table.head, rule, *table.rows):
-            lines.append("| " + " | ".join(cells) + " |")
+        lines += markdown_table(table.head, table.rows)
     if files:
         lines += ["", "## Pictures"]
         for words, name in files:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from statistics import median_low
 
 import msgspec
 
 from loadtests.paced.raw import STEPS, Server
 from loadtests.pages.figures import Figures, Group, Part
-from loadtests.results.run_report import share
+from loadtests.results.markdown import share, spread
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -34,15 +33,6 @@ class Column(msgspec.Struct, frozen=True):
     head: str
     of: Callable[[Figures], float]
     digits: int
-
-
-def spread(values: Sequence[float], digits: int) -> str:
-    """Format the median of several values and their range; never an average."""
-    ordered = sorted(values)
-    middle = f"{median_low(ordered):,.{digits}f}"
-    if len(ordered) == 1:
-        return middle
-    return f"{middle} ({ordered[0]:,.{digits}f} … {ordered[-1]:,.{digits}f})"
 
 
 def cells_of(columns: Sequence[Column], runs: Sequence[Figures]) -> tuple[str, ...]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from statistics import median_low
 
 import msgspec
 
 from loadtests.requests.generator import TAIL_S, Scenario, command_line
+from loadtests.results.markdown import markdown_table, share, spread
 from loadtests.results.measure import Run
 from loadtests.results.surroundings import MeasurementConditions
 
@@ -38,9 +37,6 @@ class LimitReport(msgspec.Struct, frozen=True):
     history: str
     warm_up_s: float
     measured: tuple[Measured, ...]
-
-
-Figure = Callable[[Run], float]
 
 
 def to_json(report: LimitReport) -> bytes:
@@ -87,7 +83,7 @@ def _latency_table(report: LimitReport) -> list[str]:
         *("rows per request", "in flight", "requests/s", "decisions/s"),
         *("p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "max ms", "errors", "degraded"),
     )
-    return _table(head, [_latency_row(one) for one in report.measured])
+    return markdown_table(head, [_latency_row(one) for one in report.measured])
 
 
 def _latency_row(one: Measured) -> list[str]:
@@ -98,12 +94,12 @@ def _latency_row(one: Measured) -> list[str]:
     return [
         str(scenario.rows),
         f"{scenario.in_flight} ({scenario.connections} x {scenario.streams})",
-        spread(runs, lambda run: run.requests_per_s, digits=0),
-        spread(runs, lambda run: run.decisions_per_s, digits=0),
-        spread(runs, lambda run: run.latency.p50_ms, digits=1),
-        spread(runs, lambda run: run.latency.p90_ms, digits=1),
-        spread(runs, lambda run: run.latency.p99_ms, digits=1),
-        spread(runs, lambda run: run.latency.p999_ms, digits=1),
+        spread([run.requests_per_s for run in runs], 0),
+        spread([run.decisions_per_s for run in runs], 0),
+        spread([run.latency.p50_ms for run in runs], 1),
+        spread([run.latency.p90_ms for run in runs], 1),
+        spread([run.latency.p99_ms for run in runs], 1),
+        spread([run.latency.p999_ms for run in runs], 1),
         f"{max(run.latency.max_ms for run in runs):.1f}",
         str(errors),
         share(degraded, rows),
@@ -122,7 +118,7 @@ def _work_table(report: LimitReport) -> list[str]:
         *("rows per model batch", "server CPU ms per request", "generator CPU"),
         *("PSS MB", "RSS MB"),
     )
-    return _table(head, [_work_row(one) for one in report.measured])
+    return markdown_table(head, [_work_row(one) for one in report.measured])
 
 
 def _work_row(one: Measured) -> list[str]:
@@ -131,10 +127,10 @@ def _work_row(one: Measured) -> list[str]:
         str(scenario.rows),
         str(scenario.in_flight),
         f"{min(run.new_share for run in runs):.1%}",
-        spread(runs, lambda run: run.writes_per_purchase, digits=2),
-        spread(runs, _feature_batch, digits=1),
-        spread(runs, _model_batch, digits=1),
-        spread(runs, _server_cpu_ms, digits=2),
+        spread([run.writes_per_purchase for run in runs], 2),
+        spread([_feature_batch(run) for run in runs], 1),
+        spread([_model_batch(run) for run in runs], 1),
+        spread([_server_cpu_ms(run) for run in runs], 2),
         f"{max(_generator_share(run) for run in runs):.0%}",
         f"{max(run.use.pss_mb for run in runs):.0f}",
         f"{max(run.use.rss_mb for run in runs):.0f}",
@@ -191,25 +187,3 @@ def _commands(report: LimitReport) -> list[str]:
         )
         for one in report.measured
     ]
-
-
-def spread(runs: Sequence[Run], figure: Figure, *, digits: int) -> str:
-    """Format the median run's figure and the range; never an average."""
-    values = sorted(figure(run) for run in runs)
-    middle = f"{median_low(values):,.{digits}f}"
-    if len(values) == 1:
-        return middle
-    return f"{middle} ({values[0]:,.{digits}f} … {values[-1]:,.{digits}f})"
-
-
-def share(part: int, whole: int) -> str:
-    """Format a share; a share above 0 never appears as 0."""
-    if not part:
-        return "0"
-    value = part / max(1, whole)
-    return f"{value:.2%}" if value >= 1e-4 else f"{value:.1e}"
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    rule = ["---:"] * len(head)
-    return ["| " + " | ".join(cells) + " |" for cells in (head, rule, *rows)]

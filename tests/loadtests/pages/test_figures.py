@@ -10,7 +10,8 @@ import pytest
 from loadtests.paced.raw import About, Mark, Raw
 from loadtests.paced.scenario import Phase, Scenario
 from loadtests.pages.figures import Figures, figures_of, groups_of
-from loadtests.pages.tables import spread, tables_of
+from loadtests.pages.tables import tables_of
+from loadtests.results.markdown import spread
 from tollgate.errors import InputError
 from tollgate.load.results import CALL, NO_ANSWER
 

@@ -7,13 +7,12 @@ import pytest
 
 from loadtests.requests.generator import SCENARIOS
 from loadtests.requests.recorded_answers import Tally
+from loadtests.results.markdown import share, spread
 from loadtests.results.measure import Run, Work
 from loadtests.results.percentiles import Latency
 from loadtests.results.run_report import (
     LimitReport,
     Measured,
-    share,
-    spread,
     to_json,
     to_markdown,
 )
@@ -128,9 +127,9 @@ def test_json_holds_the_whole_report(report: LimitReport) -> None:
 def test_the_median_of_two_is_a_run_that_was() -> None:
     """The lower one, not their mean."""
     runs = [run_of(200), run_of(100)]
-    text = spread(runs, lambda run: run.requests_per_s, digits=0)
+    text = spread([run.requests_per_s for run in runs], 0)
     assert text == "100 (100 … 200)"
-    assert spread(runs[:1], lambda run: run.requests_per_s, digits=0) == "200"
+    assert spread([run.requests_per_s for run in runs[:1]], 0) == "200"
 
 
 @pytest.mark.parametrize(
