@@ -166,7 +166,8 @@ def _events(words: I64, picks: I64, *, since_us: int) -> list[bytes]:
     Split entries into the events that made them: purchases, then their labels.
 
     A label that is sent separately only joins a purchase that already exists. Both are
-    in the order of time, labels in that of label time, as values with tiles need them.
+    in the order that values with tiles need: purchases by (time, id), as they are
+    stored, and labels by (label time, id hash).
     """
     words = words[words[:, 0] >= since_us]
     base = words[:, :_ENTRY_WORDS].copy().view(ENTRY)[:, 0]
@@ -177,7 +178,7 @@ def _events(words: I64, picks: I64, *, since_us: int) -> list[bytes]:
     purchases["flags"], purchases["label_time_us"] = PURCHASE, 0
     labels["flags"] &= ~np.uint32(PURCHASE)
     labels["cents"] = 0
-    labels = labels[np.argsort(labels["label_time_us"], kind="stable")]
+    labels = labels[np.lexsort((labels["id_hash"], labels["label_time_us"]))]
     width = len(picks)
     events = [
         *widened(purchases, extra[bought], width=width),
@@ -191,7 +192,7 @@ def _send(
 ) -> None:
     for call, events in calls:
         started_s = pace.begin()
-        ((_, status),) = store.apply([(call, Mode.WRITE_ONLY)])
+        ((_, status),) = store.apply([(call, Mode.LOAD)])
         done.events += events
         done.applied += status.count(_APPLIED)
         done.too_late += status.count(_TOO_LATE)

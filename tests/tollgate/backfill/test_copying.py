@@ -144,21 +144,30 @@ def test_migration_to_a_new_state_loses_nothing(
     assert values(redis_client, next_spec) == wanted
 
 
-@pytest.mark.parametrize("hop", ["15m", "1h", "1d"])
+@pytest.mark.parametrize(
+    ("hop", "live"), [("15m", 0), ("1h", 0), ("1d", 0), ("1h", 200)]
+)
 def test_values_copied_into_tiles_serve_the_offline_vectors(
-    tmp_path: Path, store_url: str, open_store: OpenStore, hop: str
+    tmp_path: Path, store_url: str, open_store: OpenStore, hop: str, live: int
 ) -> None:
-    """Events go out oldest first, labels by label time; no later row is marked."""
+    """Events go out in order; the new values may serve already; twice is once."""
     exact = busy_spec(tmp_path, customer="0", terminal="0")
     tiled = busy_spec(tmp_path, customer="0", terminal=hop)
     history = busy_history(tiled, count=4_000, days=40)
-    until_us = int(history.event_time_us[3_000])
+    at_us, known_us = history.event_time_us, history.label_time_us
     store = open_store(store_url)
-    serve_until(exact, history, store, until_us=until_us)
+    serve_until(exact, history, store, until_us=int(at_us[2_999]))
+    after = np.arange(3_000, 3_000 + live)
+    EventWriter(tiled, store).purchases(purchases_of(tiled, history, after))
     done = copy_state(exact, tiled, store)
     assert (done.full, done.damaged) == (0, 0)
-    served = serve_after(tiled, history, store, after_us=until_us)
-    assert served == Served(rows=999, different=0, marked=0)
+    again = copy_state(exact, tiled, store)
+    assert (again.applied, again.events) == (0, done.events)
+    start_us = int(at_us[2_999 + live])
+    known = (history.label == 1) & (known_us > at_us[2_999]) & (known_us <= start_us)
+    EventWriter(tiled, store).labels(labels_of(tiled, history, np.flatnonzero(known)))
+    served = serve_after(tiled, history, store, after_us=start_us)
+    assert served == Served(rows=1_000 - live, different=0, marked=0)
 
 
 def test_values_with_tiles_cannot_be_copied(

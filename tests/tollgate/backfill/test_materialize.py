@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import polars as pl
 import pytest
@@ -184,37 +183,38 @@ def test_events_during_the_load_are_not_lost(
     assert values(store_url) == wanted
 
 
+@pytest.mark.parametrize("live", [0, 300])
 def test_materialized_tiles_serve_the_offline_vectors(
-    tmp_path: Path, store_url: str, open_store: OpenStore
+    tmp_path: Path,
+    store_url: str,
+    redis_client: redis.Redis,
+    open_store: OpenStore,
+    live: int,
 ) -> None:
-    """Purchases and labels of several parts, then purchases of the same busy ids."""
+    """In several parts, while busy ids go on, and again after a kill between parts."""
     spec = busy_spec(tmp_path)
     history = busy_history(spec, count=20_000, days=30)
-    until_us = int(history.event_time_us[16_000])
+    at_us, known_us = history.event_time_us, history.label_time_us
     store = open_store(store_url)
-    done = materialize(spec, known_at(history, until_us), store)
-    assert done.applied == done.sent > 4_096  # more than one part
-    assert done.late_labels < 0.02 * done.labels  # of purchases beyond all windows
-    served = serve_after(spec, history, store, after_us=until_us)
-    assert served == Served(rows=3_999, different=0, marked=0)
-
-
-def test_purchases_sent_again_do_not_change_tiles(
-    tmp_path: Path, store_url: str, redis_client: redis.Redis, open_store: OpenStore
-) -> None:
-    """A run that was killed before it stored its progress repeats a part."""
-    spec = busy_spec(tmp_path)
-    history = busy_history(spec, count=12_000, days=10)
-    history = msgspec.structs.replace(history, label=np.zeros(12_000, np.int8))
-    store = open_store(store_url)
-    first = materialize(spec, history, store)
+    writer = EventWriter(spec, store)
+    after = np.arange(16_000, 16_000 + live)
+    writer.purchases(purchases_of(spec, history, after))
+    past = known_at(history, int(at_us[15_999]))
+    done = materialize(spec, past, store)
+    assert done.sent == done.applied + done.too_late > 4_096  # more than one part
+    assert live or not done.too_late
     before = values(store_url)
     (place,) = redis_client.keys(b"tollgate:*.history:*")
-    redis_client.set(place, b"4096")
-    again = materialize(spec, history, store)
+    redis_client.set(place, b"4096")  # a part was sent, its progress was not stored
+    again = materialize(spec, past, store)
     assert (again.done_before, again.applied) == (4_096, 0)
-    assert again.too_late + again.duplicates == again.sent == first.sent - 4_096
+    assert again.too_late + again.duplicates == again.sent == done.sent - 4_096
     assert values(store_url) == before
+    start_us = int(at_us[15_999 + live])
+    known = (history.label == 1) & (known_us > at_us[15_999]) & (known_us <= start_us)
+    writer.labels(labels_of(spec, history, np.flatnonzero(known)))
+    served = serve_after(spec, history, store, after_us=start_us)
+    assert served == Served(rows=4_000 - live, different=0, marked=0)
 
 
 def test_rate_is_not_exceeded(

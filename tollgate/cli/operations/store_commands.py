@@ -412,12 +412,6 @@ def _histories(
             done = run(spec, rows, store, rate_per_s=rate, progress=advance)
         taken_s = time.monotonic() - started_s
         print_line(f"{file}: {_counts_text(done)}, in {taken_s:.1f} s")
-        if done.too_late and any(entity.tiles for entity in spec.entities):
-            console.say(
-                f"{done.too_late:,} purchases are older than purchases that the store "
-                "has already folded into tiles: if it did not have them before, the "
-                "windows of these ids lack them; docs/repair.md has a remedy"
-            )
         found[str(file)] = done
         newest_us = max(newest_us, int(rows.event_time_us.max(initial=0)))
     return found, newest_us
