@@ -80,10 +80,7 @@ def run_until_idle(
 
 def backoff_s(failures: int, *, first_s: float, most_s: float) -> float:
     """
-    Compute the pause after some consecutive failures; it doubles, up to a cap.
-
-    Args:
-        failures: Number of failures, from 1 on; any number is fine.
+    Compute the pause after one or more failures in a row; it doubles, up to a cap.
     """
     # A float overflows at 2 ** 1024; any first pause reaches its cap before that.
     return float(min(first_s * 2.0 ** min(failures - 1, 64), most_s))

@@ -28,7 +28,6 @@ from tollgate.audit.worker.chunk_source import ChunkSource, StreamEntry
 from tollgate.audit.worker.sealing import slice_records
 from tollgate.challenger.decision_counts import (
     ALL,
-    LEVELS,
     Arm,
     Decisions,
     Group,
@@ -40,7 +39,7 @@ from tollgate.challenger.decision_counts import (
     only,
 )
 from tollgate.challenger.shadow_scoring import Scorer, recorded_decisions
-from tollgate.challenger.trial_gates import GateResult, broken, judge
+from tollgate.challenger.trial_gates import GateResult, broken, flips, judge
 from tollgate.challenger.trials import (
     Trial,
     TrialState,
@@ -511,14 +510,12 @@ class TrialMetrics:
 
 def _pairs(groups: list[tuple[list[str], Group]]) -> Iterator[Metric]:
     rows = family("tollgate_trial_pairs")
-    flips = family("tollgate_trial_flips")
+    flipped = family("tollgate_trial_flips")
     for named, group in groups:
-        pairs = group.pairs
-        same = sum(pairs.matrix[level * (LEVELS + 1)] for level in range(LEVELS))
-        rows.add_metric(named, pairs.rows)
-        flips.add_metric(named, pairs.rows - same)
+        rows.add_metric(named, group.pairs.rows)
+        flipped.add_metric(named, flips(group.pairs))
     yield rows
-    yield flips
+    yield flipped
 
 
 def _arms(groups: list[tuple[list[str], Group]]) -> Iterator[Metric]:

@@ -146,12 +146,7 @@ Numbered = tuple[int, Rows]  # sequence number of the first row, rows
 
 
 class Chunk(msgspec.Struct, frozen=True, eq=False):
-    """
-    A chunk to be written.
-
-    Attributes:
-        decided_us: Time of its oldest decision, µs since the epoch.
-    """
+    """A chunk to be written; `decided_us` is that of its oldest decision."""
 
     first: int
     rows: int

@@ -93,12 +93,7 @@ def rows_of(requests: Sequence[bytes]) -> int:
 
 
 def bodies_from(requests: Sequence[bytes], *, path: Path) -> Bodies:
-    """
-    Write requests that the caller made; none of their rows breaks a rule.
-
-    Args:
-        requests: N encoded ModelInferRequests with equally many rows.
-    """
+    """Write requests of equally many rows, none of which breaks a rule."""
     framed = [frame(one) for one in requests]
     path.write_bytes(b"".join(framed))
     ends = np.cumsum([0, *map(len, framed)], dtype=np.uint64)

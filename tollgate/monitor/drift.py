@@ -100,12 +100,7 @@ class ComparedDistributions(msgspec.Struct, frozen=True, eq=False):
 
 
 def compare(counts: I64, marks: Marks) -> ComparedDistributions:
-    """
-    Compare counted values with their training distribution.
-
-    Args:
-        counts: Counts by cell, as in `ColumnCounts.cells`; [2M + 1].
-    """
+    """Compare counts by cell ([2M + 1]) with the marks of the training distribution."""
     share = np.cumsum(counts) / counts.sum()
     below, upto = share[0:-1:2], share[1::2]
     near_below = np.clip(below, marks.below[:, 0], marks.below[:, 1])

@@ -1,1 +1,1 @@
-"""Define the metrics, and make alerts and dashboards from their table."""
+"""Make alerts and dashboards from the table of metrics."""

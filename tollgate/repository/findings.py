@@ -47,12 +47,7 @@ def collecting(
     code: str,
     caught: type[InputError] = RepositoryError,
 ) -> Iterator[None]:
-    """
-    Turn an error raised inside the block into a finding, and go on.
-
-    Args:
-        caught: Kind of error; others are raised.
-    """
+    """Turn an error of a kind raised inside the block into a finding, and go on."""
     try:
         yield
     except caught as exc:

@@ -189,12 +189,7 @@ def _run(session: OnnxSession, rows: F32) -> F32:
 
 
 class Proven(msgspec.Struct, frozen=True):
-    """
-    A model that passed all checks.
-
-    Attributes:
-        us_per_row: Rows of a batch -> the fastest time per row, µs.
-    """
+    """A model that passed all checks; `us_per_row` by rows of a batch."""
 
     trial: Trial
     us_per_row: dict[int, float]

@@ -164,12 +164,7 @@ def _complete(
 def _name(
     rows: pl.DataFrame, population: Population, *, start: datetime.date
 ) -> pl.DataFrame:
-    """
-    Convert numbers to ids and seconds to times.
-
-    Args:
-        population: Population that sets the width of the ids.
-    """
+    """Convert numbers to ids, as wide as the population needs, and seconds to times."""
     midnight = datetime.datetime.combine(start, datetime.time())
     customer_ids = _ids("C", population.customers)
     terminal_ids = _ids("T", population.terminals)

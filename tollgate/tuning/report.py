@@ -160,13 +160,7 @@ def _spread(values: Sequence[float], *, digits: int) -> str:
 
 
 class Point(msgspec.Struct, frozen=True):
-    """
-    Settings at a rate that they sustain.
-
-    Attributes:
-        on_front: True if no other has a lower p99, a higher throughput and less
-            processor time.
-    """
+    """Settings at a rate that they sustain; on the front, no other is better in all."""
 
     candidate: Candidate
     seen: RunFigures

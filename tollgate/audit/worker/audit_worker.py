@@ -266,12 +266,7 @@ class WorkerMetrics:
         chain: Sequence[Link],
         doubled: int,
     ) -> None:
-        """
-        Count sealed decisions.
-
-        Args:
-            doubled: Number of decisions left out because they were sealed before.
-        """
+        """Count sealed decisions; `doubled` were left out as sealed before."""
         now_s = time.time()
         for records in batch:
             self._lag_s.observe(max(0.0, now_s - int(records.decided_us.min()) / 1e6))

@@ -19,12 +19,7 @@ from tollgate.journal.decision_record import Records
 
 
 class Sealer:
-    """
-    Seals records into one chain.
-
-    Attributes:
-        doubled: Number of records left out because they were sealed before.
-    """
+    """Seal records into one chain; `doubled` counts those sealed before, left out."""
 
     def __init__(
         self, chain: Chain, *, subjects: Subjects, releases: ReleaseArchive

@@ -259,12 +259,7 @@ def read_plan_record(plan: Path) -> PlanRecord:
 
 
 def plan_findings(version: Path, config: ModelConfig) -> list[Finding]:
-    """
-    Find why the plan of a version does not belong to its model.
-
-    Args:
-        config: Configuration of the step; if it runs no plan, none is needed.
-    """
+    """Find why the plan of a version, if it runs one, does not belong to its model."""
     if config.platform != PLATFORM:
         return []
     path = version / (config.default_model_filename or PLAN_FILE)

@@ -28,12 +28,7 @@ _ROOM = 1.25
 
 
 class ModelBudget(msgspec.Struct, frozen=True):
-    """
-    Time that the model may take for one row.
-
-    Attributes:
-        us_per_row: Time per row at the largest batch, µs.
-    """
+    """Time that the model may take for one row at the largest batch, µs."""
 
     us_per_row: float
     source: str
