@@ -69,6 +69,7 @@ def test_purchase_four_is_what_the_page_derives_by_hand(example: FeatureSpec) ->
         "gap": 1800,
         "earlier": 5,
         "step": 75,
+        "visits": 2,
         "spread": math.sqrt(3 * 65_250_000 - 9_500**2) / 300,
         "channel": -2,
         "risk": 1,
@@ -77,6 +78,7 @@ def test_purchase_four_is_what_the_page_derives_by_hand(example: FeatureSpec) ->
     }
     assert {name: got[name] for name in wanted} == wanted
     assert got["trend"] == pytest.approx((3 * -97.5 + 12 * 95) / (3 * 132.5 - 12**2))
+    assert got["lately"] == pytest.approx((10 + 80 / 2) / 1.5, rel=1e-6)
 
 
 def test_the_hook_of_the_page_makes_its_numbers(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import polars as pl
 import pytest
 import scipy.stats
@@ -48,6 +49,13 @@ features:
   - {name: second_late, entity: machine, aggregate: last, nth: 2, window: 7d, of: spot}
   - {name: change, entity: customer, aggregate: change, window: 2d}
   - {name: fifth, entity: customer, aggregate: change, nth: 5, window: 30d, of: spot}
+  - {name: ewm, entity: customer, aggregate: ewm, half_life: 5h, window: 2d}
+  - {name: ewm_long, entity: customer, aggregate: ewm, half_life: 9d, window: 30d,
+     of: level}
+  - {name: ewm_late, entity: machine, aggregate: ewm, half_life: 1h, window: 7d,
+     of: level, default: -1}
+  - {name: visits, entity: customer, aggregate: sessions, gap: 3h, window: 30d}
+  - {name: visits_late, entity: machine, aggregate: sessions, gap: 1d, window: 7d}
   - {name: slope_late, entity: machine, aggregate: slope, window: 7d, of: level}
 """
 
@@ -157,6 +165,47 @@ def test_slope_is_that_of_scipy(
     np.testing.assert_allclose(computed[f"slope{name}"], wanted, rtol=1e-9, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("options", "half_life_h"), [(WINDOWS[0], 5), (WINDOWS[1], 216), (WINDOWS[2], 1)]
+)
+def test_ewm_is_that_of_pandas(
+    computed: dict[str, F64], options: tuple[str, str, dict[str, Any]], half_life_h: int
+) -> None:
+    """Times decide the weights; the default without a value."""
+    name, of, window = options
+    wanted = []
+    for hours, values in windows_of(of, **window):
+        times = pd.to_datetime(hours * HOUR_US * 1000, unit="ns")
+        means = pd.Series(values).ewm(
+            halflife=pd.Timedelta(hours=half_life_h), times=times
+        )
+        default = -1.0 if name == "_late" else 0.0
+        wanted.append(means.mean().iloc[-1] if len(values) else default)
+    assert len(set(wanted)) > 100
+    scale = max(map(abs, wanted))
+    np.testing.assert_allclose(
+        computed[f"ewm{name}"], wanted, rtol=1e-7, atol=scale * 2**-28
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "gap_h"), [("", WINDOWS[1], 3), ("_late", WINDOWS[2], 24)]
+)
+def test_sessions_are_those_of_pandas(
+    computed: dict[str, F64],
+    name: str,
+    options: tuple[str, str, dict[str, Any]],
+    gap_h: int,
+) -> None:
+    """Differences of times above the gap, and one for the first; 0 without any."""
+    wanted = [
+        int((pd.Series(hours).diff().fillna(np.inf) > gap_h).sum())
+        for hours, _ in windows_of("amount", **options[2])
+    ]
+    assert len(set(wanted)) > 3
+    np.testing.assert_array_equal(computed[f"visits{name}"], wanted)
+
+
 @pytest.mark.parametrize("rows_at_once", [1, 2, 7, 31, 32])
 def test_online_equals_offline_in_batches_of_any_size(
     tmp_path: Path, store_url: str, open_store: OpenStore, rows_at_once: int
@@ -202,6 +251,29 @@ def test_online_equals_offline_in_batches_of_any_size(
             "features.std.nth: only last and change have one",
         ),
         (
+            "half_life: 9d, window: 30d,\n     of: level",
+            "half_life: 9d, window: 30d, of: spot",
+            "features.ewm_long.of: 'spot' is exact; an ewm needs decimals: 0 to 4",
+        ),
+        ("half_life: 5h, ", "", "features.ewm: ewm needs its half_life"),
+        ("gap: 3h, ", "", "features.visits: sessions needs its gap"),
+        (
+            "half_life: 5h",
+            "half_life: soon",
+            "features.ewm.half_life: 'soon' is not a duration like 30d, 12h, 5m or 10s",
+        ),
+        ("gap: 3h", "gap: 0s", "features.visits.gap: 0s holds nothing"),
+        (
+            "std, window: 2d",
+            "std, gap: 1h, window: 2d",
+            "features.std.gap: only sessions has one",
+        ),
+        (
+            "std, window: 2d",
+            "std, half_life: 1h, window: 2d",
+            "features.std.half_life: only ewm has one",
+        ),
+        (
             "last, nth: 2",
             "last, nth: 0",
             "features.second.nth: 0 is not within 1 … 1024",
@@ -228,6 +300,15 @@ def test_refusals_name_the_feature_and_the_reason(
         ("std", "standard deviation of amount, of the customer"),
         ("slope_late", "trend of level per hour, by least squares, of the machine"),
         (
+            "ewm_late",
+            "mean of level, weighted by half for each 1h of age, of the machine",
+        ),
+        (
+            "visits",
+            "number of sessions: purchases more than 3h after the one before, "
+            "of the customer",
+        ),
+        (
             "second",
             "amount of the 2nd newest purchase before this one, of the customer",
         ),
@@ -247,6 +328,8 @@ def test_each_aggregate_is_described(tmp_path: Path, name: str, text: str) -> No
 @pytest.mark.parametrize(
     "feature",
     [
+        "entity: customer, aggregate: ewm, half_life: 1h, window: 1d",
+        "entity: customer, aggregate: sessions, gap: 1h, window: 1d",
         "entity: customer, aggregate: std, window: 1d",
         "entity: customer, aggregate: slope, window: 1d",
         "entity: customer, aggregate: change, window: 1d",
@@ -288,3 +371,21 @@ def test_a_changed_aggregate_is_a_change_of_the_vector(tmp_path: Path) -> None:
     (change,) = comparison.changes
     assert (change.feature, change.kind) == ("slope", "vector")
     assert change.details == ("aggregate: slope → std",)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "detail"),
+    [
+        ("change, nth: 5", "change, nth: 6", "nth: 5 → 6"),
+        ("half_life: 9d", "half_life: 12h", "half_life: 9d → 12h"),
+        ("gap: 3h", "gap: 4h", "gap: 3h → 4h"),
+    ],
+)
+def test_a_changed_parameter_is_named(
+    tmp_path: Path, old: str, new: str, detail: str
+) -> None:
+    """The same stored data, another vector."""
+    comparison = compare(spec_of(tmp_path), spec_of(tmp_path, (old, new)))
+    assert (comparison.same_state, comparison.same_vector) == (True, False)
+    (change,) = comparison.changes
+    assert change.details == (detail,)

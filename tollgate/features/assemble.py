@@ -460,7 +460,7 @@ class _Batch:
     ) -> Bool | None:
         """Fill a column from its feature's demands; return the rows without a value."""
         first, *rest = answers
-        if feature.aggregate == "distinct":
+        if feature.aggregate in ("distinct", "sessions"):
             self.features[:, column] = first
             return None
         decimals: int | None = _CENTS
@@ -468,7 +468,7 @@ class _Batch:
             decimals = _MICROSECONDS
         elif feature.of is not None:
             decimals = self._spec.field(feature.of).decimals
-        unit = 10 ** (decimals or 0)  # an exact field has no mean, std or slope
+        unit = 10 ** (decimals or 0)  # an exact field has no sums
         unknown: Bool = first == MISSING
         if feature.aggregate == "std":
             root = np.sqrt(floats_at(first))
@@ -476,6 +476,10 @@ class _Batch:
             return unknown
         if feature.aggregate == "slope":
             self.features[:, column] = floats_at(first) * (_HOUR_US / unit)
+            return unknown
+        if feature.aggregate == "ewm":
+            weight = np.maximum(rest[0], 1) * unit
+            self.features[:, column] = floats_at(first) / weight
             return unknown
         if feature.aggregate == "change":
             return self._change(column, first, rest[0], decimals=decimals)

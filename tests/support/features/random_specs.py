@@ -24,9 +24,10 @@ ADDABLE, CATEGORIES = ("items", "weight"), ("channel", "device")
 NUMBERS = (*ADDABLE, "spot")
 SPOTS = [52.123456, 52.1234560000001, -0.0000123, 3e-310, -7e30, 0.0]
 KEYS = {"customer": "customer_id", "terminal": "terminal_id", "card": "card_id"}
-ADDED = ["sum", "mean", "std", "slope"]
+ADDED = ["sum", "mean", "std", "slope", "ewm"]
 OF_NUMBER = [*ADDED, "min", "max", "last", "change"]
-WINDOWED = ["count", *OF_NUMBER, "distinct", "flagged", "share", "time_since_last"]
+COUNTED = ["count", "sessions", "distinct", "flagged", "share"]
+WINDOWED = [*COUNTED, *OF_NUMBER, "time_since_last"]
 RATES = ("count", "sum", "flagged")
 
 
@@ -85,6 +86,8 @@ def windowed(draw: st.DrawFn, name: str, names: list[str]) -> dict[str, Any]:
     if kind == "distinct":
         values = ["amount", *NUMBERS, *CATEGORIES, *others]
         feature["of"] = draw(st.sampled_from(values))
+    elif kind == "sessions":
+        feature["gap"] = draw(st.sampled_from(["1s", "1h", "2h", "1d"]))
     elif kind in OF_NUMBER:
         numbers = ADDABLE if kind in ADDED else NUMBERS
         of = draw(st.sampled_from([None, "amount", *numbers]))
@@ -92,6 +95,8 @@ def windowed(draw: st.DrawFn, name: str, names: list[str]) -> dict[str, Any]:
         if kind in ("last", "change"):
             nth = draw(st.sampled_from([None, None, 2, 3]))
             feature |= {"nth": nth} if nth else {}
+        if kind == "ewm":
+            feature["half_life"] = draw(st.sampled_from(["7s", "50m", "1d", "90d"]))
     return feature
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -104,12 +106,19 @@ class Loop:
             if kind == "last":
                 return self.unscaled(known[-nth], of)
             return self.unscaled(known[-1] - known[-nth], of)
-        if kind in ("std", "slope"):
+        if kind == "sessions":
+            times_us, gap_us = [one.time_us for one in inside], in_us(feature["gap"])
+            pairs = itertools.pairwise(times_us)
+            return float(bool(inside) + sum(b - a > gap_us for a, b in pairs))
+        if kind in ("std", "slope", "ewm"):
             known = [one for one in inside if self.number(one, of) is not None]
             numbers = [int(self.number(one, of)) for one in known]
             unit = 10 ** self.decimals[of]
             if kind == "std":
                 return std(numbers, unit)
+            if kind == "ewm":
+                times_us = [one.time_us for one in known]
+                return ewm(times_us, numbers, unit, in_us(feature["half_life"]))
             return slope([one.time_us for one in known], numbers, unit)
         values = [self.number(one, of) for one in inside]
         return self.aggregate(kind, of, [one for one in values if one is not None])
@@ -172,6 +181,18 @@ def slope(times_us: list[int], values: list[int], unit: int) -> float | None:
     products = sum(((t - middle) * (x - mean) for t, x in pairs), Fraction(0))
     squares = sum(((t - middle) ** 2 for t in times_us), Fraction(0))
     return float(products * count) / float(squares * count) * (3_600_000_000 / unit)
+
+
+def ewm(
+    times_us: list[int], values: list[int], unit: int, half_life_us: int
+) -> float | None:
+    """Compute the mean with integer weights that halve with age."""
+    if not values:
+        return None
+    ages = [Decimal(times_us[-1] - one) / half_life_us for one in times_us]
+    weights = [round(2**30 * Decimal(2) ** -age) for age in ages]
+    total = sum(w * x for w, x in zip(weights, values, strict=True))
+    return float(total) / (sum(weights) * unit)
 
 
 def order(transaction_id: str) -> tuple[int, bytes]:

@@ -32,6 +32,8 @@ _WORDS = {
     "distinct": "number of different values of {of}",
     "std": "standard deviation of {of}",
     "slope": "trend of {of} per hour, by least squares",
+    "ewm": "mean of {of}, weighted by half for each {half_life} of age",
+    "sessions": "number of sessions: purchases more than {gap} after the one before",
     "time_since_last": "seconds since the newest purchase before this one",
 }
 
@@ -49,7 +51,10 @@ def feature_text(feature: Feature, spec: FeatureSpec) -> str:
     if feature.aggregate is not None:
         entity = spec.entities[feature.entity]
         what = _WORDS[feature.aggregate].format(
-            of=feature.of or AMOUNT, nth=f"{_ordinal(feature.nth)} " * bool(feature.nth)
+            of=feature.of or AMOUNT,
+            nth=f"{_ordinal(feature.nth)} " * bool(feature.nth),
+            half_life=duration_text(feature.half_life_us),
+            gap=duration_text(feature.gap_us),
         )
         text = f"{what}, of the {entity.name}"
     elif feature.table is not None:
@@ -158,6 +163,8 @@ def vector_parts(feature: Feature, spec: FeatureSpec) -> dict[str, str]:
         "aggregate": feature.aggregate,
         "of": feature.of,
         "nth": str(feature.nth or ""),
+        "half_life": duration_text(feature.half_life_us) * bool(feature.half_life_us),
+        "gap": duration_text(feature.gap_us) * bool(feature.gap_us),
         "derived": feature.derived,
         "hook": feature.hook,
         "default": f"{feature.default:g}",

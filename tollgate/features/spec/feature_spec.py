@@ -56,9 +56,9 @@ __all__ = ["SPEC_FILE", "Entity", "Feature", "FeatureSpec", "Table", "load_spec"
 
 _NO_AMOUNT = "which the product has not (amount: false)"
 # A tile holds no number for these.
-_OF_EVERY_EVENT = ("distinct", "std", "slope", "change")
+_OF_EVERY_EVENT = ("distinct", "std", "slope", "change", "ewm", "sessions")
 _RATES = ("count", "sum", "flagged")
-_ADDED = ("sum", "mean", "std", "slope")  # sums of floats depend on their order
+_ADDED = ("sum", "mean", "std", "slope", "ewm")  # sums of floats depend on their order
 _Plan = Callable[..., TileForm]  # makes the tiles of a hop, for one entity
 
 
@@ -157,6 +157,8 @@ def link_features(
                 column=one.column,
                 hook=one.hook,
                 nth=_nth(one),
+                half_life_us=duration_us(one.half_life) if one.half_life else 0,
+                gap_us=duration_us(one.gap) if one.gap else 0,
             )
         )
     return tuple(features)
@@ -248,7 +250,8 @@ class _Links:
         """Refuse sums of exact floats: they depend on the order of the events."""
         field = self._fields.get(str(one.of))
         if field is not None and field.decimals == EXACT and one.aggregate in _ADDED:
-            problem = f"{one.of!r} is exact; a {one.aggregate} needs decimals: 0 to 4"
+            kind = f"{'an' if one.aggregate == 'ewm' else 'a'} {one.aggregate}"
+            problem = f"{one.of!r} is exact; {kind} needs decimals: 0 to 4"
             self._refuse(where, problem)
 
     def _category(self, where: str, name: str) -> None:

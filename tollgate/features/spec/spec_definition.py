@@ -134,7 +134,8 @@ class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
     With `aggregate`, `entity` and `window` index the spec's entities and that entity's
     windows, and `of` names the value to aggregate if it is not the amount. `nth` is the
     place of the value that `last` and `change` read, counted from the newest; 0 for a
-    `last` of the newest. With
+    `last` of the newest. `half_life_us` is that of `ewm`, `gap_us` that of `sessions`.
+    With
     `derived`, `inputs` index two earlier features, and `scale` is the factor of a rate
     of change. `hook` names a column of the hook; `inputs` are then all features that
     the hook reads.
@@ -164,6 +165,8 @@ class Feature(msgspec.Struct, frozen=True, omit_defaults=True):
     column: str | None = None
     hook: str | None = None
     nth: int = 0
+    half_life_us: int = 0
+    gap_us: int = 0
 
 
 class FeatureSpec(msgspec.Struct, frozen=True, dict=True):

@@ -39,6 +39,8 @@ Aggregate = Literal[
     "std",
     "slope",
     "change",
+    "ewm",
+    "sessions",
 ]
 Calendar = Literal["weekend", "night"]
 FieldUse = Literal["features", "policy"]
@@ -92,6 +94,8 @@ class RawFeature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hook: str | None = None
     window: str | None = None
     nth: int | None = None
+    half_life: str | None = None
+    gap: str | None = None
     ratio: tuple[str, str] | None = None
     difference: tuple[str, str] | None = None
     rate_of_change: tuple[str, str] | None = None
@@ -220,7 +224,7 @@ _KINDS = (
 )
 # These may be passed to the model as NaN.
 _OPEN_KINDS = ("field", "category", "ratio", "difference", "hook")
-OF_NUMBER = ("sum", "mean", "min", "max", "last", "std", "slope", "change")
+OF_NUMBER = ("sum", "mean", "min", "max", "last", "std", "slope", "change", "ewm")
 
 OF_NTH = {"last": 1, "change": 2}  # aggregates with `nth`, and its least value
 
@@ -335,6 +339,7 @@ class _Values:
             self._refuse(where, f"needs exactly one of {', '.join(_KINDS)}")
         self._windowed(where, feature)
         self._nth(where, feature)
+        self._durations(where, feature)
         self._table_feature(where, feature)
         self._of(where, feature)
         self._default(where, feature)
@@ -386,6 +391,17 @@ class _Values:
         if not least <= feature.nth <= MAX_ENTRIES:
             problem = f"{feature.nth} is not within {least} … {MAX_ENTRIES}"
             self._refuse(f"{where}.nth", problem)
+
+    def _durations(self, where: str, feature: RawFeature) -> None:
+        """Check the durations that only one aggregate has."""
+        for key, aggregate in (("half_life", "ewm"), ("gap", "sessions")):
+            value = getattr(feature, key)
+            if value is None and feature.aggregate == aggregate:
+                self._refuse(where, f"{aggregate} needs its {key}")
+            if value is not None:
+                if feature.aggregate != aggregate:
+                    self._refuse(f"{where}.{key}", f"only {aggregate} has one")
+                self._duration(f"{where}.{key}", value, least_us=1)
 
     def _table_feature(self, where: str, feature: RawFeature) -> None:
         """Check the keys that only features from a table have."""

@@ -20,7 +20,13 @@ import numpy.typing as npt
 from tollgate.features.spec.spec_definition import Feature, FeatureSpec
 from tollgate.features.spec.tile_form import FieldKind
 from tollgate.features.windows.entity_entries import MISSING, Entries
-from tollgate.features.windows.window_moments import Covariance, digits, running
+from tollgate.features.windows.window_moments import (
+    VALUE_DIGITS,
+    Covariance,
+    digits,
+    running,
+    weighted_sums,
+)
 from tollgate.schema import AMOUNT, float_places
 
 F64 = npt.NDArray[np.float64]
@@ -190,7 +196,8 @@ def _own_ends(entries: Entries, rows: Rows, *, low: I64, high: I64) -> I64:
 # List what features need from an entity's windows beyond counts, amounts and frauds.
 
 # `known` counts the purchases that have the number at all. `variance` (times n²) and
-# `slope` (per µs) are places of float64, as exact numbers are.
+# `slope` (per µs) are places of float64, as exact numbers are, and so is `ewm`: the sum
+# of values times their weights, whose sum is `weight`.
 Kind = Literal[
     "sum",
     "known",
@@ -201,6 +208,9 @@ Kind = Literal[
     "time_since_last",
     "variance",
     "slope",
+    "ewm",
+    "weight",
+    "sessions",
 ]
 
 
@@ -208,7 +218,8 @@ class Demand(NamedTuple):
     """
     One number of one window: its kind, its source, and the index of the window.
 
-    `parameter` is the place of a `last` value, counted from the newest, 1.
+    `parameter` is the place of a `last` value, counted from the newest, 1; the
+    half-life of `ewm` and `weight`, or the gap of `sessions`, in µs.
     """
 
     kind: Kind
@@ -230,6 +241,11 @@ def demands_of(feature: Feature) -> tuple[Demand, ...]:
             Demand("variance", of, feature.window),
             Demand("known", of, feature.window),
         )
+    if kind == "ewm":
+        total = Demand("ewm", of, feature.window, feature.half_life_us)
+        return (total, total._replace(kind="weight"))
+    if kind == "sessions":
+        return (Demand("sessions", of, feature.window, feature.gap_us),)
     if kind in ("last", "change"):
         nth = Demand("last", of, feature.window, feature.nth or 1)
         return (nth,) if kind == "last" else (nth._replace(parameter=1), nth)
@@ -489,6 +505,32 @@ def latest(known: Bool, *, begin: I64, end: I64, nth: int = 1) -> I64:
     return np.where(at >= begin, at, -1)
 
 
+# Count the sessions of windows.
+
+
+def sessions(time_us: I64, known: Bool, *, gap_us: int, begin: I64, end: I64) -> I64:
+    """
+    Count the known entries of each window with none up to a gap before, within it.
+
+    Args:
+        time_us: Times, ascending within a window; int64 [E].
+        known: True for the entries that count; bool [E].
+        gap_us: Longest time between two entries of one session.
+        begin: First entry of each window; int64 [R].
+        end: One past its last; int64 [R].
+
+    Returns:
+        int64 [R].
+    """
+    before = running(known)
+    low, high = before[begin], before[end]
+    times_us = time_us[known]
+    # Sessions that begin at each known entry but a window's first, which begins one.
+    starts = np.zeros(len(times_us) + 1, np.int64)
+    np.cumsum(times_us[1:] - times_us[:-1] > gap_us, out=starts[2:])
+    return np.where(low < high, 1 + starts[high] - starts[np.minimum(low + 1, high)], 0)
+
+
 def compute_demands(
     entries: Entries,
     rows: Rows,
@@ -514,8 +556,7 @@ def compute_demands(
     return {demand: windows.compute(demand) for demand in demands}
 
 
-# Digits of a value within ±10^12, and of a time in µs.
-_VALUE_DIGITS, _TIME_DIGITS = 2, 3
+_TIME_DIGITS = 3  # of a time in µs
 
 
 class _Windows:
@@ -531,6 +572,7 @@ class _Windows:
         self._numbers: dict[str, tuple[I64, Bool]] = {}
         self._running: dict[Demand, I64] = {}
         self._moments: dict[tuple[str, str], Covariance] = {}
+        self._weighted: dict[Demand, tuple[F64, I64]] = {}
         self._previous: dict[str, I64] = {}
         self._newest: dict[tuple[str, int], I64] = {}
         self._order: I64 | slice | None = None
@@ -549,6 +591,10 @@ class _Windows:
             return self._variance(demand)
         if kind == "slope":
             return self._slope(demand)
+        if kind in ("ewm", "weight"):
+            return self._ewm(demand)
+        if kind == "sessions":
+            return self._sessions(demand)
         return self._latest(demand)
 
     def _number(self, of: str) -> tuple[I64, Bool]:
@@ -613,7 +659,7 @@ class _Windows:
         key = (kind, demand.of)
         if key not in self._moments:
             values, known = self._number(demand.of)
-            x = digits(values, _VALUE_DIGITS)
+            x = digits(values, VALUE_DIGITS)
             if kind == "xx":
                 self._moments[key] = Covariance(x, None, known)
             else:
@@ -632,6 +678,33 @@ class _Windows:
         spread = self._moment("tt", demand)
         slope = self._moment("tx", demand) / np.where(spread == 0.0, 1.0, spread)
         return np.where(spread == 0.0, MISSING, float_places(slope))
+
+    def _ewm(self, demand: Demand) -> I64:
+        """Sum weighted values, or the weights alone."""
+        key = demand._replace(kind="ewm")
+        if key not in self._weighted:
+            values, known = self._number(demand.of)
+            self._weighted[key] = weighted_sums(
+                values,
+                self._entries.time_us,
+                known,
+                half_life_us=demand.parameter,
+                begin=self._places.begin[demand.window],
+                end=self._places.end,
+            )
+        total, weight = self._weighted[key]
+        if demand.kind == "weight":
+            return weight
+        return np.where(weight == 0, MISSING, float_places(total))
+
+    def _sessions(self, demand: Demand) -> I64:
+        return sessions(
+            self._entries.time_us,
+            self._number(demand.of)[1],
+            gap_us=demand.parameter,
+            begin=self._places.begin[demand.window],
+            end=self._places.end,
+        )
 
     def _distinct(self, demand: Demand) -> I64:
         values, known = self._number(demand.of)

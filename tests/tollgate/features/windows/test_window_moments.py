@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from tollgate.features.windows.window_moments import Covariance, digits, rounded
+from tollgate.features.windows import window_moments
+from tollgate.features.windows.window_moments import (
+    Covariance,
+    digits,
+    half_life_weights,
+    rounded,
+    weighted_sums,
+)
 
 TEN_YEARS_US = 3653 * 86_400_000_000
 LARGEST = 10**12
@@ -76,3 +84,60 @@ def test_the_largest_window_is_exact(pattern: str) -> None:
     ):
         covariance = Covariance(first, second, known)
         assert covariance.windows(begin=begin, end=end).tolist() == [wanted]
+
+
+def weight(age_us: int, half_life_us: int) -> int:
+    """Return the weight of an age from its definition."""
+    return round(2**30 * Decimal(2) ** -(Decimal(age_us) / half_life_us))
+
+
+@pytest.mark.parametrize("half_life_us", [10**6, 3_600_000_000, TEN_YEARS_US])
+def test_weights_halve_with_age(half_life_us: int) -> None:
+    """2^30 at age 0, half of it at each half-life, 0 beyond 31 of them."""
+    source = np.random.default_rng(3)
+    ages = source.integers(0, 40 * half_life_us, 2_000)
+    ages[:4] = 0, half_life_us - 1, half_life_us, half_life_us + 1
+    ages[4:100] = source.integers(0, half_life_us, 96)
+    wanted = [weight(one, half_life_us) for one in ages.tolist()]
+    assert half_life_weights(ages, half_life_us).tolist() == wanted
+    assert wanted[0] == 2**30
+    assert wanted[2] == 2**29
+    beyond = np.array([32 * half_life_us, 2**62])
+    assert half_life_weights(beyond, half_life_us).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("values_at_once", [1, 50, 2**20])
+def test_weighted_sums_are_exact(
+    monkeypatch: pytest.MonkeyPatch, values_at_once: int
+) -> None:
+    """Every window of 40 entries, with ties and unknown ones, in parts of any size."""
+    monkeypatch.setattr(window_moments, "_VALUES_AT_ONCE", values_at_once)
+    source = np.random.default_rng(5)
+    values = source.integers(-LARGEST, LARGEST, 40, endpoint=True)
+    times = np.sort(source.integers(0, 90, 40)) * 10**9
+    known = source.random(40) < 0.7
+    begin, end = np.triu_indices(41)
+    sums, weights = weighted_sums(
+        values, times, known, half_life_us=7 * 10**9, begin=begin, end=end
+    )
+    for at in range(len(begin)):
+        own = [n for n in range(begin[at], end[at]) if known[n]]
+        wanted = [weight(int(times[own[-1]] - times[n]), 7 * 10**9) for n in own]
+        assert weights[at] == sum(wanted)
+        exact_sum = sum(w * int(values[n]) for w, n in zip(wanted, own, strict=True))
+        assert sums[at] == float(exact_sum)
+
+
+def test_the_largest_weighted_sum_is_exact() -> None:
+    """1,024 entries of the largest value at one instant."""
+    ones = np.ones(1024, np.int64)
+    sums, weights = weighted_sums(
+        ones * -LARGEST,
+        ones,
+        ones > 0,
+        half_life_us=1,
+        begin=np.array([0]),
+        end=np.array([1024]),
+    )
+    assert weights.tolist() == [2**40]
+    assert sums.tolist() == [float(-LARGEST * 2**40)]
