@@ -8,8 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from loadtests.h2load import main
-from loadtests.results.run_report import LimitReport
+from loadtests.h2load import LimitReport, main
 
 
 @pytest.mark.slow

@@ -5,17 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from loadtests.requests.generator import SCENARIOS
-from loadtests.requests.recorded_answers import Tally
-from loadtests.results.markdown import share, spread
-from loadtests.results.measure import Run, Work
-from loadtests.results.percentiles import Latency
-from loadtests.results.run_report import (
+from loadtests.h2load import (
     LimitReport,
     Measured,
     to_json,
     to_markdown,
 )
+from loadtests.requests.generator import SCENARIOS
+from loadtests.requests.recorded_answers import Tally
+from loadtests.results.markdown import share, spread
+from loadtests.results.measure import Run, Work
+from loadtests.results.percentiles import Latency
 from loadtests.results.surroundings import MeasurementConditions
 from tollgate.load.process_usage import Use
 
