@@ -435,6 +435,21 @@ def test_ids_that_never_repeat_have_windows_without_numbers_in_the_end(
     assert (vectors[:, counts] == 1).all()
 
 
+def test_value_that_no_training_row_has_is_0(tmp_path: Path) -> None:
+    """The last number of ids that never repeat; the comment says so."""
+    frame = events(
+        list(np.linspace(0, 90 * 1440, 200)), [f"c{at}" for at in range(200)]
+    )
+    frame["size"] = frame["size"] / 3
+    plan = plan_of(frame, tmp_path, entities=("who",))
+    spec, _, vectors = built(plan, tmp_path)
+    last = [at for at, one in enumerate(spec.features) if one.aggregate == "last"]
+    assert len(last) == 3
+    assert (vectors[:, last] == 0).all()
+    text = (tmp_path / "shop_features" / "1" / "features.yaml").read_text()
+    assert text.count("default: 0}  # default: no training row has a value") == 3
+
+
 def test_names_of_windows_are_valid_and_different(tmp_path: Path) -> None:
     """Long names are cut, and names that a field has already are changed."""
     frame = odd_rows()[["at", "who", "items", "debt", "bad"]]
