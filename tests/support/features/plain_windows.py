@@ -26,7 +26,7 @@ HOPS_US = {
     "1d": DAY_US,
 }
 UNITS: dict[str, int | None] = {"amount": 100, "weight": 1000, "spot": None}
-LABELS_HELD = 8
+LABELS_HELD = 4
 
 Place = tuple[int, int, bytes, bytes]
 
@@ -60,6 +60,11 @@ class Label:
     fraud: bool
     time_us: int
     revision: int = 0
+
+    @property
+    def place(self) -> tuple[int, bytes]:
+        """Return the label time, then the hash of the purchase's id."""
+        return self.time_us, self.purchase.place[-1]
 
 
 @dataclass(frozen=True)
@@ -244,7 +249,7 @@ class PlainState:
         self.newest_folded: Purchase | None = None
         self.last_folded: dict[str, Purchase] = {}  # newest with a value, by number
         self.folded_labels: list[Label] = []
-        self.newest_left_us: int | None = None  # label time of a label that left them
+        self.newest_left: Label | None = None  # of those that left that list
         self.watermark_us: int | None = None
         widths = {entity.rounding_us(one.window_us) for one in entity.features}
         self.widths = sorted({entity.hop_us, *widths})
@@ -285,11 +290,11 @@ class PlainState:
 
     def _readable(self, row: Purchase) -> bool:
         """Test whether a row is within the lateness, and knows what the tiles know."""
-        left_us = self.newest_left_us
-        known = (
-            left_us is None or row.time_us >= left_us or not self.entity.counts_frauds
+        left = self.newest_left
+        known = left is None or row.time_us >= left.time_us
+        return (known or not self.entity.counts_frauds) and self.within(
+            row, self.entity.lateness_us
         )
-        return known and self.within(row, self.entity.lateness_us)
 
     def _value(self, feature: Feature, row: Purchase) -> float:
         kind, of, entity = feature.aggregate, feature.of, self.entity
@@ -401,13 +406,13 @@ class PlainState:
 
         None: the decision does not say which, and the label changes nothing.
         """
-        left_us, statuses = self.newest_left_us, []
+        left, statuses = self.newest_left, []
         for label in batch:
             folded = self.newest_folded
             if folded is None or label.purchase.place > folded.place:
                 statuses.append(self._label_of_head(label))
             else:
-                statuses.append(self._label_of_folded(label, left_us))
+                statuses.append(self._label_of_folded(label, left))
         self._trim_labels()
         return statuses
 
@@ -422,7 +427,7 @@ class PlainState:
         self.labels[label.purchase.id] = label
         return "applied"
 
-    def _label_of_folded(self, label: Label, left_us: int | None) -> str | None:
+    def _label_of_folded(self, label: Label, left: Label | None) -> str | None:
         if label.purchase.time_us <= self._oldest_edge_us():
             return None  # no window contains it
         if not self.entity.counts_frauds:
@@ -433,7 +438,7 @@ class PlainState:
             return "duplicate"
         if not held and not label.fraud:
             return None  # there is nothing that it corrects
-        if left_us is not None and label.time_us <= left_us:
+        if left is not None and label.place <= left.place:
             return "late"
         self.folded_labels = [one for one in self.folded_labels if one not in held]
         self.folded_labels.append(label)
@@ -441,11 +446,12 @@ class PlainState:
 
     def _trim_labels(self) -> None:
         """Let the oldest labels leave the list; a fraud of them joins its tile."""
-        self.folded_labels.sort(key=lambda one: (one.time_us, one.revision))
+        self.folded_labels.sort(key=lambda one: one.place)
         leaving = self.folded_labels[:-LABELS_HELD]
         self.folded_labels = self.folded_labels[-LABELS_HELD:]
         for label in leaving:
             for (width_us, end_us), tile in self.tiles.items():
                 if end_us - width_us < label.purchase.time_us <= end_us:
                     tile.frauds += label.fraud
-            self.newest_left_us = max(self.newest_left_us or 0, label.time_us)
+            if self.newest_left is None or label.place > self.newest_left.place:
+                self.newest_left = label
