@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,6 +73,30 @@ class History(msgspec.Struct, frozen=True):
             label_time_us=self.label_time_us[index],
             fields={name: column[index] for name, column in self.fields.items()},
         )
+
+
+def concatenate(histories: Sequence[History]) -> History:
+    """Join one or more histories of one product, in their order."""
+    if len(histories) == 1:
+        return histories[0]
+    first = histories[0]
+    fields = [name for name in first.fields if all(name in h.fields for h in histories)]
+    return History(
+        source=", ".join(one.source for one in histories),
+        transaction_id=[row for one in histories for row in one.transaction_id],
+        entity_id={
+            key: [row for one in histories for row in one.entity_id[key]]
+            for key in first.entity_id
+        },
+        event_time_us=np.concatenate([one.event_time_us for one in histories]),
+        cents=np.concatenate([one.cents for one in histories]),
+        label=np.concatenate([one.label for one in histories]),
+        label_time_us=np.concatenate([one.label_time_us for one in histories]),
+        fields={
+            name: np.concatenate([one.fields[name] for one in histories])
+            for name in fields
+        },
+    )
 
 
 def read_history(path: Path, *, spec: FeatureSpec) -> History:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,14 +12,24 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
+from tests.support.store.busy_ids import (
+    Served,
+    busy_history,
+    busy_spec,
+    known_at,
+    serve_after,
+)
 from tollgate.backfill.materialize import MaterializeCounts
 from tollgate.cli.app import app
 from tollgate.cli.operations.store_commands import _counts_text
 from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.windows.entity_entries import MISSING
 from tollgate.repair.event_spool import PurchaseSpool
 from tollgate.repair.spool_segments import locked
+from tollgate.store.redis.redis_store import RedisStore
 from tollgate.store.store_events import Purchases
 
+OpenStore = Callable[..., RedisStore]
 CHECKOUT = Path(__file__).resolve().parents[3]
 
 
@@ -73,6 +84,43 @@ def test_materialize_says_what_it_did_and_goes_on(
     assert status == 0, text
     assert f"copied {keys} values" in text
     assert len(redis_client.keys(b"tollgate:fraud:????????????????:*")) == 2 * keys
+
+
+def test_files_of_values_with_tiles_are_one_history(
+    tmp_path: Path, store_url: str, redis_client: redis.Redis, open_store: OpenStore
+) -> None:
+    """Labels of the first file may be known after purchases of the second one."""
+    spec = busy_spec(tmp_path)
+    history = busy_history(spec, count=6_000, days=12)
+    until_us = int(history.event_time_us[4_999])
+    past = known_at(history, until_us)
+    files = []
+    for number, rows in enumerate(np.split(np.arange(5_000), 5)):
+        part = past.take(rows)
+        names = {
+            name: [one.decode() for one in column]
+            for name, column in part.entity_id.items()
+        }
+        items = part.fields["items"]
+        files.append(str(tmp_path / f"{number}.parquet"))
+        pl.DataFrame(
+            {
+                "transaction_id": [one.decode() for one in part.transaction_id],
+                **names,
+                "event_time": part.event_time_us,
+                "amount": part.cents / 100,
+                "items": np.where(items == MISSING, np.nan, items / 100),
+                "label": part.label,
+                "label_time": part.label_time_us,
+            }
+        ).write_parquet(files[-1])
+    path = str(tmp_path / "features.yaml")
+    status, text = run(
+        *("materialize", *reversed(files), "--spec", path, "--store-url", store_url)
+    )
+    assert status == 0, text
+    served = serve_after(spec, history, open_store(store_url), after_us=until_us)
+    assert served == Served(rows=1_000, different=0, marked=0)
 
 
 TABLES = """

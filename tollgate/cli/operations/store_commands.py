@@ -399,20 +399,29 @@ def _histories(
     rate: float | None,
     print_line: Callable[[str], None],
 ) -> tuple[dict[str, MaterializeCounts], int]:
-    """Load file after file; return results, and the time of the newest purchase, µs."""
-    from tollgate.backfill.materialize import materialize as run
-    from tollgate.history import read_history
+    """
+    Load files; return results, and the time of the newest purchase, µs.
 
+    Files are loaded one after the other; for values with tiles as one history, because
+    these take all labels in the order of label time.
+    """
+    from tollgate.backfill.materialize import materialize as run
+    from tollgate.history import concatenate, read_history
+
+    tiled = any(entity.tiles for entity in spec.entities)
     newest_us, found = 0, {}
-    for file in files:
-        with console.progress(f"reading {file.name}"):
-            rows = read_history(file, spec=spec)
+    for group in [files] if tiled and files else [[file] for file in files]:
+        parts = []
+        for file in group:
+            with console.progress(f"reading {file.name}"):
+                parts.append(read_history(file, spec=spec))
+        rows = concatenate(parts)
         started_s = time.monotonic()
         with console.progress("materializing") as advance:
             done = run(spec, rows, store, rate_per_s=rate, progress=advance)
         taken_s = time.monotonic() - started_s
-        print_line(f"{file}: {_counts_text(done)}, in {taken_s:.1f} s")
-        found[str(file)] = done
+        print_line(f"{rows.source}: {_counts_text(done)}, in {taken_s:.1f} s")
+        found[rows.source] = done
         newest_us = max(newest_us, int(rows.event_time_us.max(initial=0)))
     return found, newest_us
 
