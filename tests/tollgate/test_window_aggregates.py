@@ -14,6 +14,8 @@ import pytest
 import scipy.stats
 
 from tollgate.errors import SpecError
+from tollgate.features.assemble import LARGEST
+from tollgate.features.hook.hook_proof import prove, sample
 from tollgate.features.offline import build
 from tollgate.features.spec.description import compare, feature_text
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
@@ -35,6 +37,7 @@ lateness: 60d
 entities:
   customer: {key: customer_id}
   machine: {key: machine_id, delay: 6h}
+  region: {key: region_id, hop: 1h}
 fields:
   - {name: level, type: number, decimals: 3}
   - {name: spot, type: number, decimals: exact}
@@ -56,6 +59,7 @@ features:
      of: level, default: -1}
   - {name: visits, entity: customer, aggregate: sessions, gap: 3h, window: 30d}
   - {name: visits_late, entity: machine, aggregate: sessions, gap: 1d, window: 7d}
+  - {name: n, entity: region, aggregate: count, window: 30d}
   - {name: slope_late, entity: machine, aggregate: slope, window: 7d, of: level}
 """
 
@@ -85,6 +89,7 @@ def history_table() -> pl.DataFrame:
             "event_time": time_us + START_US,
             "customer_id": [f"c{one}" for one in source.geometric(0.4, COUNT)],
             "machine_id": [f"m{one}" for one in source.geometric(0.4, COUNT)],
+            "region_id": ["north", "south"] * (COUNT // 2),
             "amount": np.round(source.random(COUNT) * 10.0 ** (COUNT % 6), 2),
             "level": np.where(source.random(COUNT) < 0.2, np.nan, level),
             "spot": np.where(source.random(COUNT) < 0.2, np.nan, level / 3),
@@ -210,10 +215,16 @@ def test_sessions_are_those_of_pandas(
 def test_online_equals_offline_in_batches_of_any_size(
     tmp_path: Path, store_url: str, open_store: OpenStore, rows_at_once: int
 ) -> None:
-    """The purchases arrive and are read in random order; every bit is the same."""
+    """
+    The purchases arrive and are read in random order; every bit is the same.
+
+    Values of a region, which has tiles, are read in the same batches; its purchases
+    arrive too late for them, so its count is not compared.
+    """
     spec = spec_of(tmp_path)
     history = history_in(spec)
     expected = build(spec, history)
+    exact = [at for at, name in enumerate(spec.feature_names) if name != "n"]
     online = OnlineFeatures(spec, open_store(store_url, deadline_s=30.0))
     source = np.random.default_rng(rows_at_once)
     arriving = source.permutation(COUNT)
@@ -224,7 +235,9 @@ def test_online_equals_offline_in_batches_of_any_size(
         chosen = rows[first : first + rows_at_once]
         batch = purchases_of(spec, history, chosen)
         (vectors,) = online.score([batch], write=[False])
-        np.testing.assert_array_equal(vectors.features, expected[chosen])
+        np.testing.assert_array_equal(
+            vectors.features[:, exact], expected[chosen][:, exact]
+        )
 
 
 @pytest.mark.parametrize(
@@ -389,3 +402,31 @@ def test_a_changed_parameter_is_named(
     assert (comparison.same_state, comparison.same_vector) == (True, False)
     (change,) = comparison.changes
     assert change.details == (detail,)
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"),
+    [
+        ("std", 0.0, LARGEST),
+        ("slope", -LARGEST, LARGEST),
+        ("change", -LARGEST, LARGEST),
+        ("ewm_late", -1e9, 1e9),
+        ("second", 0.0, 1e7),
+        ("visits", 0.0, 1024.0),
+    ],
+)
+def test_a_hook_is_proved_on_their_extremes(
+    tmp_path: Path, name: str, low: float, high: float
+) -> None:
+    """The synthetic columns reach from the least to the largest value, and NaN."""
+    code = f"def hook(request, features):\n    return {{'x': features['{name}']}}\n"
+    (tmp_path / "hook.py").write_text(code)
+    path = tmp_path / "features.yaml"
+    hooked = FEATURES.replace("features:\n", "hook: hook.py\nfeatures:\n")
+    path.write_text(f"{hooked}  - {{name: own, hook: x}}\n")
+    spec = load_spec(path)
+    assert spec.hook is not None
+    column = sample(spec, spec.hook, rows=256, seed=1).features[name]
+    assert (np.nanmin(column), np.nanmax(column)) == (low, high)
+    assert np.isnan(column).any()
+    assert prove(spec, spec.hook)

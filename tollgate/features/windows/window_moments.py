@@ -102,7 +102,7 @@ VALUE_DIGITS = 2  # of a value within ±10^12
 _WEIGHT_BITS = 30  # of the newest value's weight
 _STEPS = 64  # of a half-life, with an exact power of two each
 _LN2 = 0.6931471805599453
-_VALUES_AT_ONCE = 1 << 20  # bounds memory: of all windows together
+_VALUES_AT_ONCE = 1 << 16  # of all windows together: bounds memory
 
 
 @functools.cache
