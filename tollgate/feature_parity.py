@@ -11,12 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.backfill.tables import load_table
-from tollgate.errors import ServerError
+from tollgate.errors import InputError, ServerError
 from tollgate.features.feature_tables import TableRows
 from tollgate.features.offline import build
 from tollgate.features.spec.feature_spec import FeatureSpec, Table
 from tollgate.history import History
 from tollgate.replay import LOAD_DEADLINE_S, purchases_in_reach, replay
+from tollgate.schema import Applied
 from tollgate.store.online_features import OnlineFeatures
 from tollgate.store.redis.cluster_store import open_store
 
@@ -86,6 +87,9 @@ def compare_with_offline(
 
     Returns:
         Number of vectors that were read, and number that differ.
+
+    Raises:
+        InputError: The store has purchases of the history, or newer ones, already.
     """
     taken = {one.name: rows for one, rows in tables}
     offline = build(spec, history, tables=taken).astype(np.float32).view(np.uint32)
@@ -108,6 +112,9 @@ def compare_with_offline(
             batch_rows=batch_rows,
             progress=progress,
         ):
+            if spec.entities and (vectors.applied != Applied.YES).any():
+                problem = "has these purchases, or newer ones, already: "
+                raise InputError("store", problem + "name an empty store")
             served = vectors.features.astype(np.float32).view(np.uint32)
             read += len(rows)
             differing += int((served != offline[rows]).any(axis=1).sum())

@@ -18,6 +18,7 @@ from tests.support.store.busy_ids import (
     busy_spec,
     known_at,
     serve_after,
+    with_hop,
 )
 from tollgate.backfill.materialize import MaterializeCounts
 from tollgate.cli.app import app
@@ -84,6 +85,22 @@ def test_materialize_says_what_it_did_and_goes_on(
     assert status == 0, text
     assert f"copied {keys} values" in text
     assert len(redis_client.keys(b"tollgate:fraud:????????????????:*")) == 2 * keys
+
+
+@pytest.mark.parametrize("hop", ["0", "1h"])
+def test_replay_needs_a_store_without_the_history(
+    history_file: Path, tmp_path: Path, store_url: str, spec_path: Path, hop: str
+) -> None:
+    """Windows of purchases that are applied again are no proof of anything."""
+    with_hop(spec_path, tmp_path, hop)
+    to = ["--spec", str(tmp_path / "features.yaml"), "--store-url", store_url]
+    days = ["--from", "2018-05-25", "--until", "2018-05-30"]
+    status, text = run("features", "replay", str(history_file), *days, *to)
+    assert status == 0, text
+    assert " 0 differ from offline" in text
+    status, text = run("features", "replay", str(history_file), *days, *to)
+    assert status != 0
+    assert "store: has these purchases, or newer ones, already: name an empty" in text
 
 
 def test_files_of_values_with_tiles_are_one_history(
