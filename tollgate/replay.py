@@ -55,7 +55,8 @@ def spans(
     Cut a history into batches in the order of (time, id).
 
     A label goes out with the first batch that has a purchase at or after its label
-    time; reading is as of each purchase, so none sees it early. A batch never spans
+    time, but not before its own purchase; reading is as of each purchase, so none sees
+    it early. A batch never spans
     more than half of the lateness: otherwise the purchases that it applies would push
     those that it reads out of the windows. For the same reason no purchase of a batch
     drops, from a full value, an event that the windows of an earlier one in it count.
@@ -66,6 +67,11 @@ def spans(
     labelled = np.flatnonzero(history.label == FRAUD_LABEL)
     labelled = label_order(history, labelled)
     known_us = history.label_time_us[labelled]
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    known_at = np.maximum(time_us.searchsorted(known_us), place[labelled])
+    by_place = known_at.argsort(kind="stable")
+    labelled, known_at = labelled[by_place], known_at[by_place]
     alone_from = _alone_from(spec, history, order)
     tiled = any(entity.tiles for entity in spec.entities)
     start, fed = 0, 0
@@ -78,11 +84,10 @@ def spans(
         if tiled:
             # More labels than a value holds one by one would go into its tiles, where
             # a row from before their label time counts them.
-            sure = int(np.searchsorted(known_us, time_us[start], "right"))
-            if sure + MAX_LABELS < len(known_us):
-                next_us = max(known_us[sure + MAX_LABELS], time_us[start] + 1)
-                stop = min(stop, int(np.searchsorted(time_us, next_us)))
-        known = int(np.searchsorted(known_us, time_us[stop - 1], "right"))
+            most = int(known_at.searchsorted(start, "right")) + MAX_LABELS - 1
+            if most < len(known_at):
+                stop = min(stop, max(int(known_at[most]), start + 1))
+        known = int(known_at.searchsorted(stop))
         yield Span(purchases=order[start:stop], labels=labelled[fed:known])
         start, fed = stop, known
 

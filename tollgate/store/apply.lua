@@ -154,6 +154,47 @@ end
 
 -- Values with tiles (docs/adr/0020-head-and-tiles.md; bytes in docs/contract.md).
 
+-- A value with tiles holds at most cap events one by one. When it is full, events are
+-- folded until this many are free, so most purchases fold nothing.
+local function free_after_fold(cap)
+  return math.min(8, floor(cap / 2))
+end
+
+-- Bytes of a value with tiles before the newest folded values.
+local PREFIX = 160
+
+-- The usual case for tiles, as for append: nothing is folded. Two words of the header
+-- change.
+local function append_head(value, horizon, cap, count, entry)
+  local size = #value
+  local word, checksum, folded, stored, low, high = unpack('<I4I4I4I4I4I4', value)
+  local from = size - stored * entry + 1
+  if word ~= entry * 256 + TILED or stored == 0 or stored + count > cap
+      or high >= NEGATIVE or from <= PREFIX then
+    return nil
+  end
+  local watermark = high * WRAP + low
+  local newest, oldest = unpack('<i8', value, size - entry + 1), watermark - horizon
+  local past = at + count * entry
+  checksum = checksum - low - high + count
+  for p = at, past - 1, entry do
+    local a, b, c, d, e, f, g, h, i, flags, k, l =
+      unpack('<I4I4I4I4I4I4I4I4I4I4I4I4', events, p)
+    local time, id = b * WRAP + a, sub(events, p + 24, p + 31)
+    if time <= newest or b >= NEGATIVE or flags % 2 ~= PURCHASE or time < oldest
+        or find(value, id, from, true) or (p > at and find(events, id, at, true) < p) then
+      return nil
+    end
+    newest = time
+    if time > watermark then watermark, low, high = time, a, b end
+    checksum = checksum + a + b + c + d + e + f + g + h + i + flags + k + l
+      + column_words(events, p, entry)
+  end
+  checksum = (checksum + low + high) % WRAP
+  return pack('<I4I4I4I4I4I4', word, checksum, folded, stored + count, low, high)
+    .. sub(value, 25) .. sub(events, at, past - 1)
+end
+
 -- Making a function takes time in every call, so these are made on first use.
 local function tile_functions()
   -- The placeholder of a number in each kind of field of a tile, and the kinds.
@@ -163,7 +204,7 @@ local function tile_functions()
   local MISSING = '\0\0\0\0\0\0\0\128'  -- also the smallest
   local FAR = 2147483648  -- tiles may be loaded in front of the first one
   local NEUTRAL = { ZERO, ZERO, ZEROS, LARGEST, MISSING }
-  local LABEL_BYTES, PREFIX = 32, 160
+  local LABEL_BYTES = 32
 
   local function read_form(s, at)
     local form = {}
@@ -307,10 +348,10 @@ local function tile_functions()
   end
 
   -- Merge tiles to the next width as they age, and remove those that no window reads.
-  -- It is done when a tile is added that makes their number a multiple of 16, of 4 near
-  -- the most that a value may have; the answers do not depend on it.
+  -- It is done when a tile is added that makes their number a multiple of 64, of 16 or 4
+  -- near the most that a value may have; the answers do not depend on it.
   local function is_time_to_age(form, tiles, added)
-    local every = tiles + 16 > form.most and 4 or 16
+    local every = tiles + 64 <= form.most and 64 or tiles + 16 <= form.most and 16 or 4
     return floor((tiles - 1) / every) > floor((tiles - added - 1) / every)
   end
 
@@ -427,7 +468,27 @@ local function tile_functions()
     return APPLIED, true
   end
 
-  -- Fold the oldest n events of the head into tiles.
+  -- Number of labels in the head that wait for their purchases.
+  local function waiting(body, entry)
+    local count = 0
+    for p = 1, #body, entry do count = count + 1 - unpack('<I4', body, p + 36) % 2 end
+    return count
+  end
+
+  -- Number of events up to the n-th purchase of the head, or to the last.
+  local function upto_purchase(body, entry, n)
+    local last = 0
+    for p = 1, #body, entry do
+      if n == 0 then break end
+      if unpack('<I4', body, p + 36) % 2 == PURCHASE then
+        n, last = n - 1, (p - 1) / entry + 1
+      end
+    end
+    return last
+  end
+
+  -- Fold the oldest n events of the head into tiles; a label that still waits for its
+  -- purchase there waits in vain.
   local function fold(s, n, entry)
     local form, size = s.form, s.form.record
     local last = #s.tiles - size + 1
@@ -468,10 +529,10 @@ local function tile_functions()
             and (fraud or flags >= REVISION) then
           late[#late + 1] = event
         end
+        s.time, s.order = time, sub(event, 9, 32)
+        s.first = s.first or { time = time, order = s.order }
+        s.folded = math.min(s.folded + 1, WRAP - 1)
       end
-      s.time, s.order = time, sub(event, 9, 32)
-      s.first = s.first or { time = time, order = s.order }
-      s.folded = math.min(s.folded + 1, WRAP - 1)
     end
     made[#made + 1] = tile
     local text = table.concat(made)
@@ -546,15 +607,15 @@ local function tile_functions()
       .. string.rep('\0', -#s.tiles % 8) .. s.labels .. s.body
   end
 
-  -- The usual case for tiles: as for append, and what is folded are purchases of the head
-  -- without a label that counts. Then the rows of this call read the same after it.
+  -- As append_head, and what is folded are purchases without a label that counts. All are
+  -- older than those of this call, whose rows read the same from their tiles.
   local function append_tiled(value, horizon, cap, count, entry, form)
     local size = #value
     local word, checksum, folded, stored, low, high = unpack('<I4I4I4I4I4I4', value)
     local from = size - stored * entry + 1
-    local n = stored + count - cap
-    if word ~= entry * 256 + TILED or stored == 0 or n > stored or high >= NEGATIVE
-        or from < PREFIX + 1 then
+    local n = stored + count - cap + free_after_fold(cap)
+    if word ~= entry * 256 + TILED or folded == 0 or stored + count <= cap or n > stored
+        or high >= NEGATIVE or from <= PREFIX then
       return nil
     end
     local watermark = high * WRAP + low
@@ -574,14 +635,6 @@ local function tile_functions()
         + column_words(events, p, entry)
     end
     watermark = math.max(watermark, newest)
-    if n <= 0 then
-      -- Two words of the header change.
-      local new_low = watermark % WRAP
-      local new_high = (watermark - new_low) / WRAP
-      sum = sum - stored - low - high + stored + count + new_low + new_high
-      return pack('<I4I4I4I4I4I4', word, sum % WRAP, folded, stored + count, new_low,
-        new_high) .. sub(value, 25) .. sub(events, at, past - 1)
-    end
     local columns = (entry - BASE) / 8
     local prefix = PREFIX + 16 + 16 * columns
     local base, tiles, labels = unpack('<i8I4I4', value, 57)
@@ -594,7 +647,6 @@ local function tile_functions()
       sum = sum - sum_words(tile, 1, record)
       tile_end = tile_end - record
     end
-    if folded == 0 then return nil end
     local label_from = prefix + tiles * record
     label_from = label_from + -(tiles * record) % 8
     local newest_values = sub(value, PREFIX + 1, prefix)
@@ -720,7 +772,8 @@ local function tile_functions()
   end
 
   return { form_of = form_of, append = append_tiled, read = read_tiled, write = write_tiled,
-    is_folded = is_folded, label_folded = label_folded, load_old = load_old, fold = fold }
+    is_folded = is_folded, label_folded = label_folded, load_old = load_old, fold = fold,
+    waiting = waiting, upto_purchase = upto_purchase }
 end
 
 local tile_store  -- the functions, once a key of the call has tiles
@@ -800,6 +853,9 @@ local function merge(value, horizon, cap, count, entry, form)
         status, taken = tile_store.load_old(tiled, event, time)
       end
       changed = changed or taken
+    elseif tiled and bit(flags, PURCHASE) == 0 and (form.labels == 0
+        or tile_store.waiting(body, entry) >= cap - 1) then
+      status = form.labels == 0 and APPLIED or TOO_LATE
     else
       body = insert(body, event)
       checksum = (checksum + words(event, 1, entry)) % WRAP
@@ -814,10 +870,12 @@ local function merge(value, horizon, cap, count, entry, form)
   if changed and tiled then
     tiled.body, tiled.watermark = body, watermark
     tiled.sum = tiled.sum + checksum
-    local most, stored = #body / entry - cap, nil
-    if read or most <= 0 then value = tile_store.write(tiled, entry) end
-    if most > 0 then
-      tile_store.fold(tiled, most, entry)
+    local full, stored = #body / entry - cap, nil
+    if read or full <= 0 then value = tile_store.write(tiled, entry) end
+    if full > 0 then
+      -- A history fills the place before the purchases that are there, and no other.
+      local leaving = full + (load and 0 or free_after_fold(cap))
+      tile_store.fold(tiled, tile_store.upto_purchase(body, entry, leaving), entry)
       stored = tile_store.write(tiled, entry)
     end
     return value, true, stored
@@ -849,20 +907,18 @@ for k = 1, #KEYS do
   local horizon, cap, ttl, count, entry, number =
     unpack('<i8I4I4I4I2I2', ARGV[2], (k - 1) * 24 + 1)
   local form
-  if number > 0 then
-    tile_store = tile_store or tile_functions()
-    form = tile_store.form_of(number)
-  end
   -- A key of another type is an error of its own only, not of the whole batch.
   local value = redis.pcall('GET', KEYS[k])
   if value and value.err then value = NO_STRING end
   local changed
   if value and #value > HEADER then
-    if form then
-      changed = tile_store.append(value, horizon, cap, count, entry, form)
-    else
-      changed = append(value, horizon, cap, count, entry)
-    end
+    changed = (number > 0 and append_head or append)(value, horizon, cap, count, entry)
+  end
+  if number > 0 and not changed then
+    tile_store = tile_store or tile_functions()
+    form = tile_store.form_of(number)
+    changed = value and #value > HEADER
+      and tile_store.append(value, horizon, cap, count, entry, form)
   end
   local stored
   if changed then

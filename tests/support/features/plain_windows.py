@@ -354,8 +354,10 @@ class PlainState:
 
     def _fold(self) -> None:
         """Fold what exceeds the cap, then merge and remove tiles."""
-        leaving = self.head[: -self.entity.cap]
-        self.head = self.head[-self.entity.cap :]
+        cap = self.entity.cap
+        staying = len(self.head) if len(self.head) <= cap else cap - min(8, cap // 2)
+        leaving = self.head[: len(self.head) - staying]
+        self.head = self.head[len(self.head) - staying :]
         for one in leaving:
             end_us = -floor_us(-one.time_us, self.entity.hop_us)
             self.tiles.setdefault((self.entity.hop_us, end_us), Tile()).add(one)

@@ -791,18 +791,19 @@ def test_numbers_worked_out_by_hand(
 
 def test_horizons_worked_out_by_hand(folder: Path, redis_server: EmbeddedRedis) -> None:
     """
-    A head of 8: of twelve purchases at 10:00, 10:01, … the first four are folded.
+    A head of 8: of twelve purchases at 10:00, 10:01, … the first eight are folded, so
+    that half of the head is free.
 
-    So a purchase at 10:02:30 is too late, and one at 10:03:30 is applied. It makes the
-    head nine, and 10:03:30 is folded itself. A purchase of the head is a duplicate, one
-    that was folded is too late. The purchase of eleven days later ends the lateness of
-    all that are over two days older: they are marked, though they are newer than the
-    folded ones and within the longest window, its rounding, the delay and the lateness.
+    So a purchase at 10:06:30 is too late, and one at 10:07:30 is applied. A purchase of
+    the head is a duplicate, one that was folded is too late. The purchase of eleven
+    days later ends the lateness of all that are over two days older: they are marked,
+    though they are newer than the folded ones and within the longest window, its
+    rounding, the delay and the lateness.
     """
     minutes = [bought(f"m{n}", at_us(0, 10, n)) for n in range(12)]
     half_us = 30 * SECOND_US
-    early = bought("early", at_us(0, 10, 2) + half_us)
-    later = bought("later", at_us(0, 10, 3) + half_us)
+    early = bought("early", at_us(0, 10, 6) + half_us)
+    later = bought("later", at_us(0, 10, 7) + half_us)
     next_ = bought("next", at_us(0, 10, 12))
     far = bought("far", at_us(11, 0))
     behind = bought("behind", at_us(8, 23, 59))
@@ -812,12 +813,12 @@ def test_horizons_worked_out_by_hand(folder: Path, redis_server: EmbeddedRedis) 
     late = Degraded.EVENT_TOO_LATE
     steps = [
         (early, no, late, None),
-        (minutes[3], no, late, None),
-        (minutes[4], again, 0, 5),
+        (minutes[7], no, late, None),
+        (minutes[8], again, 0, 9),
         (minutes[11], again, 0, 12),
-        (later, yes, 0, 5),
-        (later, no, late, None),
-        (minutes[4], again, 0, 6),
+        (later, yes, 0, 9),
+        (later, again, 0, 9),
+        (minutes[8], again, 0, 10),
         (next_, yes, 0, 14),
         (far, yes, 0, 1),
         (behind, yes, late, None),
