@@ -36,11 +36,13 @@ from tollgate.features.spec.spec_document import (
     read_document,
 )
 from tollgate.features.spec.tile_form import (
+    AGGREGATE_FIELDS,
     AIM_BYTES,
     AUTO,
     HOPS_US,
     LEAST_HEAD,
     MAX_VALUE_BYTES,
+    NEWEST_EVENTS,
     FieldKind,
     HopFit,
     TileForm,
@@ -55,8 +57,6 @@ __all__ = ["SPEC_FILE", "Entity", "Feature", "FeatureSpec", "Table", "load_spec"
 # Resolve the names in a features.yaml: entities, windows, fields, other features.
 
 _NO_AMOUNT = "which the product has not (amount: false)"
-# A tile holds no number for these.
-_OF_EVERY_EVENT = ("distinct", "std", "slope", "change", "ewm", "sessions")
 _RATES = ("count", "sum", "flagged")
 _ADDED = ("sum", "mean", "std", "slope", "ewm")  # sums of floats depend on their order
 _Plan = Callable[..., TileForm]  # makes the tiles of a hop, for one entity
@@ -511,9 +511,9 @@ def _exact_feature(
     """
     for one in features:
         kind = one.aggregate or "time_since_last"
-        if kind in _OF_EVERY_EVENT or _nth(one):
+        if kind not in AGGREGATE_FIELDS or _nth(one):
             return one.name, kind, "needs every event"
-        if delay_us and kind in ("last", "time_since_last"):
+        if delay_us and kind in NEWEST_EVENTS:
             return one.name, kind, "needs every event with a delay"
     return None
 
@@ -546,19 +546,11 @@ def _tile_needs(
     """List the numbers that a tile needs for the features of its entity."""
     needs = []
     for one in features:
-        kind = one.aggregate
         amount = one.of in (None, AMOUNT)
         column = -1 if amount else columns.index(str(one.of))
-        if kind in ("flagged", "share"):
-            needs.append((FieldKind.FLAGGED, -1))
-        elif kind in ("sum", "mean"):
-            needs.append((FieldKind.SUM, column))
-            if not amount:  # every purchase has an amount
-                needs.append((FieldKind.KNOWN, column))
-        elif kind == "min":
-            needs.append((FieldKind.MIN, column))
-        elif kind == "max":
-            needs.append((FieldKind.MAX, column))
+        for kind in AGGREGATE_FIELDS[one.aggregate or "time_since_last"]:
+            if not (amount and kind == FieldKind.KNOWN):  # every purchase has an amount
+                needs.append((kind, column))
     return needs
 
 

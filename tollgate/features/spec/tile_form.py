@@ -7,7 +7,8 @@ Definition: docs/adr/0020-head-and-tiles.md. Bytes: docs/contract.md, entity val
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -47,6 +48,24 @@ class FieldKind(enum.IntEnum):
     SUM = 3  # i64
     MIN = 4  # i64
     MAX = 5  # i64
+
+
+# Numbers of a tile that each aggregate needs. One that is not named needs every event.
+AGGREGATE_FIELDS: Mapping[str, tuple[FieldKind, ...]] = MappingProxyType(
+    {
+        "count": (),
+        "sum": (FieldKind.SUM, FieldKind.KNOWN),
+        "mean": (FieldKind.SUM, FieldKind.KNOWN),
+        "min": (FieldKind.MIN,),
+        "max": (FieldKind.MAX,),
+        "flagged": (FieldKind.FLAGGED,),
+        "share": (FieldKind.FLAGGED,),
+        "last": (),
+        "time_since_last": (),
+    }
+)
+# These read the newest events alone, which are in the head unless there is a delay.
+NEWEST_EVENTS = ("last", "time_since_last")
 
 
 class TileField(msgspec.Struct, frozen=True):
