@@ -1,13 +1,13 @@
 """
-Values of busy ids: `python -m loadtests.skew`.
+Values of hot entities: `python -m loadtests.skew`.
 
-The fraud features with a hop on both entities, over a history of 30 days in which ids
-follow Zipf's law, and one customer at one terminal has 1,000 purchases a second for a
-part of it. The history is replayed through a real Redis. The command reports the rows
-that differ from the offline features, the largest value, and the processor time of
-Redis for a payment of the busy id and of ordinary ones. Exit status 1 if a row differs
-or is marked, a value has over 4,096 bytes, or a payment of the busy id costs over 1.5
-times that of an ordinary one.
+The test takes the fraud features with a hop on both entities, and a history of 30 days
+in which ids follow Zipf's law, and one customer at one terminal has 1,000 purchases a
+second for a part of it. It replays the history through a real Redis, and reports the
+rows that differ from the offline features, the largest value, and the processor time of
+Redis for a payment of the hot entity and of ordinary ones. Exit status 1 if a row
+differs or is marked, a value has over 4,096 bytes, or a payment of the hot entity costs
+over 1.5 times that of an ordinary one.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from loadtests.harness import (
     say,
     temporary_folder,
 )
+from tollgate.errors import InputError
 from tollgate.features.offline import build
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import History, history_of
@@ -62,12 +63,12 @@ class Figures(msgspec.Struct, frozen=True):
 
     Attributes:
         rows: Purchases of the history, all of them compared.
-        busy_rows: Purchases of the busy id among them.
+        busy_rows: Purchases of the hot entity among them.
         different: Rows with another vector than offline.
         marked: Rows with a degraded bit other than a cold start.
         values: Values in the store.
         largest: Bytes of the largest value, per entity, at its highest.
-        busy_us: Redis's processor time for a payment of the busy id, per round; µs.
+        busy_us: Redis's processor time for a payment of the hot entity, per round; µs.
         ordinary_us: The same for a payment of an ordinary id, in the same rounds.
         redis: Version of Redis.
     """
@@ -169,7 +170,11 @@ def spec_with_hop(repository: Path, folder: Path, hop: str) -> FeatureSpec:
     text = (repository / "fraud_features" / "1" / "features.yaml").read_text()
     path = folder / "features.yaml"
     path.write_text(text.replace("hop: 0", f"hop: {hop}"))
-    return load_spec(path)
+    spec = load_spec(path)
+    if text.count("hop: 0") != len(spec.entities):
+        problem = "each entity must have hop: 0, which the test replaces"
+        raise InputError(str(repository), problem, where="fraud_features")
+    return spec
 
 
 def skewed_history(
@@ -306,7 +311,7 @@ def to_text(figures: Figures, *, command: str) -> str:
         "| | | limit |",
         "|---|---|---|",
         f"| purchases sent | {figures.rows:,} | |",
-        f"| of the busy id, 1,000 a second | {figures.busy_rows:,} | |",
+        f"| of the hot entity, 1,000 a second | {figures.busy_rows:,} | |",
         f"| vectors that differ from offline | {figures.different:,} | 0 |",
         f"| rows that are marked | {figures.marked:,} | 0 |",
         f"| largest value, bytes, of {figures.values:,} | {largest} | {MOST_BYTES:,} |",

@@ -36,7 +36,7 @@ STUCK_STEP_S = 600.0  # a restart of the server or a fetch of a release takes le
 _LOG_EVERY_S = 60.0  # shortest time between log lines of a loop's failures
 
 ERRORS_METRIC = "tollgate_background_errors_total"
-ERRORS_HELP = "Errors that a background loop survived"
+ERRORS_HELP = "Errors that a background loop of the process survived"
 FAILURES_METRIC = "tollgate_background_failures"
 FAILURES_HELP = "Failures of a background loop in a row; 0 when its last step worked"
 

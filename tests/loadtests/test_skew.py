@@ -1,4 +1,4 @@
-"""The test of busy ids finds each limit that is broken."""
+"""The test of hot entities finds each limit that is broken."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_run_compares_every_vector(capsys: pytest.CaptureFixture[str]) -> None:
     status = skew.main([*options, "--payments", "300", "--rounds", "1"])
     text = capsys.readouterr().out
     assert "| purchases sent | 2,000 | |" in text
-    assert "| of the busy id, 1,000 a second | 1,000 | |" in text
+    assert "| of the hot entity, 1,000 a second | 1,000 | |" in text
     assert "| vectors that differ from offline | 0 | 0 |" in text
     assert "| rows that are marked | 0 | 0 |" in text
     assert status in (0, 1)

@@ -162,6 +162,7 @@ def current_trials(
 
     Args:
         watch_s: Time in seconds that a promoted release is watched.
+        now_s: Seconds since the epoch.
 
     Raises:
         RepositoryError: The history cannot be read.

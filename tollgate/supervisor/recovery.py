@@ -40,7 +40,9 @@ class Flapping:
         self._repaired_s: dict[str, float] = {}
 
     def failed(self, part: str, *, now_s: float) -> str:
-        """Count a failure; return the reason to give up, empty to go on."""
+        """
+        Count a failure at a monotonic time; return the reason to give up, or "".
+        """
         first = part not in self._young
         repaired_s = self._repaired_s.pop(part, None)
         lived = repaired_s is not None and now_s - repaired_s >= self._lived_s

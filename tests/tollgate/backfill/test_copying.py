@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import redis
 
-from tests.support.store.busy_ids import (
+from tests.support.store.hot_entities import (
     Served,
     busy_history,
     busy_spec,

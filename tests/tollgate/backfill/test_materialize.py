@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 import redis
 
-from tests.support.store.busy_ids import (
+from tests.support.store.hot_entities import (
     Served,
     busy_history,
     busy_spec,
@@ -191,7 +191,7 @@ def test_materialized_tiles_serve_the_offline_vectors(
     open_store: OpenStore,
     live: int,
 ) -> None:
-    """In several parts, while busy ids go on, and again after a kill between parts."""
+    """In several parts while hot entities go on, and again after a kill between two."""
     spec = busy_spec(tmp_path)
     history = busy_history(spec, count=20_000, days=30)
     at_us, known_us = history.event_time_us, history.label_time_us

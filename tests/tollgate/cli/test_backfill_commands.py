@@ -12,7 +12,7 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
-from tests.support.store.busy_ids import (
+from tests.support.store.hot_entities import (
     Served,
     busy_history,
     busy_spec,

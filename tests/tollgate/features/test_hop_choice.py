@@ -73,7 +73,7 @@ def test_an_id_within_the_cap_gets_exact_windows(tmp_path: Path) -> None:
 
 def test_one_more_gets_the_smallest_hop_that_fits(tmp_path: Path) -> None:
     """
-    Only the entity with the busy id has tiles.
+    Only the entity with the hot entity has tiles.
 
     By hand, 7d without a delay and hops up to 6h: some 33 tiles of 6h, 12 bytes each.
     """

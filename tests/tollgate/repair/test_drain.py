@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import redis
 
-from tests.support.store.busy_ids import (
+from tests.support.store.hot_entities import (
     Served,
     busy_history,
     busy_spec,
@@ -115,7 +115,7 @@ def test_a_drain_makes_the_windows_whole(
 def test_drained_tiles_serve_the_offline_vectors(
     tmp_path: Path, store_url: str, open_store: OpenStore
 ) -> None:
-    """An outage of busy ids, with purchases that the store may have had: no row."""
+    """An outage of hot entities, with purchases that the store may have had: no row."""
     spec = busy_spec(tmp_path)
     history = busy_history(spec, count=6_000, days=20)
     at_us = history.event_time_us

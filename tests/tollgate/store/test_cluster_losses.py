@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.support.store.busy_ids import with_hop
+from tests.support.store.hot_entities import with_hop
 from tests.support.store.redis_cluster import RULES, Cluster, purchases, same
 from tollgate.backfill.tables import load_table
 from tollgate.errors import OutcomeUnknown, StoreError, StorePartial

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.support.store.busy_ids import (
+from tests.support.store.hot_entities import (
     Served,
     busy_history,
     busy_spec,

@@ -1,4 +1,4 @@
-"""Values with tiles: what a busy id reads online equals offline, within the bound."""
+"""Values with tiles: hot entities read online what offline has, within the bound."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import numpy as np
 import redis
 from prometheus_client import generate_latest
 
-from tests.support.store.busy_ids import (
+from tests.support.store.hot_entities import (
     HOUR_US,
     Served,
     busy_history,

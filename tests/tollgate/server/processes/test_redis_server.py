@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import redis
 
-from tests.support.store.busy_ids import with_hop
+from tests.support.store.hot_entities import with_hop
 from tollgate.errors import ServerError, SetupError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.server.processes import redis_server as server_redis

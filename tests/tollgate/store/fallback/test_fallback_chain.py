@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import redis
 
-from tests.support.store.busy_ids import with_hop
+from tests.support.store.hot_entities import with_hop
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.schema import Applied, Degraded
 from tollgate.server.processes.redis_server import EmbeddedRedis
