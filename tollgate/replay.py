@@ -54,13 +54,13 @@ def spans(
     """
     Cut a history into batches in the order of (time, id).
 
-    A label goes out with the first batch that has a purchase at or after its label
-    time, but not before its own purchase; reading is as of each purchase, so none sees
-    it early. A batch never spans
-    more than half of the lateness: otherwise the purchases that it applies would push
-    those that it reads out of the windows. For the same reason no purchase of a batch
-    drops, from a full value, an event that the windows of an earlier one in it count.
-    Labels of legitimate purchases change no feature and are not fed.
+    A label is sent with the first batch that has a purchase at or after its label time,
+    but not before its own purchase; reading is as of each purchase, so none sees it
+    early. A batch never spans more than half of the lateness: otherwise the purchases
+    that it applies would push those that it reads out of the windows. For the same
+    reason no purchase of a batch drops, from a full value, an event that the windows of
+    an earlier one in it count. Labels of legitimate purchases change no feature and are
+    not sent.
     """
     order = time_order(history, np.arange(len(history)))
     time_us = history.event_time_us[order]

@@ -5,7 +5,7 @@
 -- KEYS     one per entity value
 -- ARGV[1]  "1" to write, "0" for a dry run: the same answer, nothing stored;
 --          "2" to write and return no values; "3" the same for a history, in the order
---          of (time, id): purchases older than all that a value ever had are taken, too
+--          of (time, id): its purchases are older than those that came without it
 -- ARGV[2]  per key, 24 bytes: horizon_us i8, cap u4, ttl_s u4, events u4,
 --          entry_bytes u2: 48, and 8 for each column that follows; form u2: 0 for a
 --          value of events alone, else the number of its form in ARGV[4]
@@ -460,12 +460,24 @@ local function tile_functions()
     end
     local fraud = bit(flags, FRAUD) == 1
     if not fraud and flags < REVISION then return APPLIED, false end
-    if s.label_before and (not fraud or not label_is_new(s, label_time, id)) then
+    -- A correction may be of a label that left: its tile does not know.
+    if s.label_before and (flags >= REVISION or not label_is_new(s, label_time, id)) then
       return TOO_LATE, false
     end
     if not containing_tile(s, time) then return TOO_LATE, false end
     add_label(s, time, id, label_time, flags)
     return APPLIED, true
+  end
+
+  -- Is an event at a place or before it?
+  local function upto(of, event, time)
+    if time ~= of.time then return time < of.time end
+    local x = { unpack('>I4I4I4I4I4I4', of.order) }
+    local y = { unpack('>I4I4I4I4I4I4', event, 9) }
+    for i = 1, 6 do
+      if x[i] ~= y[i] then return y[i] < x[i] end
+    end
+    return true
   end
 
   -- Number of labels in the head that wait for their purchases.
@@ -488,7 +500,7 @@ local function tile_functions()
   end
 
   -- Fold the oldest n events of the head into tiles; a label that still waits for its
-  -- purchase there waits in vain.
+  -- purchase there is dropped.
   local function fold(s, n, entry)
     local form, size = s.form, s.form.record
     local last = #s.tiles - size + 1
@@ -530,7 +542,10 @@ local function tile_functions()
           late[#late + 1] = event
         end
         s.time, s.order = time, sub(event, 9, 32)
-        s.first = s.first or { time = time, order = s.order }
+        if not s.first or (s.loaded and not upto(s.loaded, event, time)
+            and upto(s.loaded, ZEROS .. s.first.order, s.first.time)) then
+          s.first = { time = time, order = s.order }
+        end
         s.folded = math.min(s.folded + 1, WRAP - 1)
       end
     end
@@ -635,6 +650,10 @@ local function tile_functions()
         + column_words(events, p, entry)
     end
     watermark = math.max(watermark, newest)
+    if sub(value, 129, 136) ~= MISSING
+        and unpack('<i8', value, 97) <= unpack('<i8', value, 129) then
+      return nil  -- the first purchase after a loaded history may be among them
+    end
     local columns = (entry - BASE) / 8
     local prefix = PREFIX + 16 + 16 * columns
     local base, tiles, labels = unpack('<i8I4I4', value, 57)
@@ -720,24 +739,21 @@ local function tile_functions()
       .. sub(events, at, past - 1)
   end
 
-  -- Is an event at a place or before it?
-  local function upto(of, event, time)
-    if time ~= of.time then return time < of.time end
-    local x = { unpack('>I4I4I4I4I4I4', of.order) }
-    local y = { unpack('>I4I4I4I4I4I4', event, 9) }
-    for i = 1, 6 do
-      if x[i] ~= y[i] then return y[i] < x[i] end
-    end
-    return true
-  end
-
   -- Was the place of this event folded already?
   local function is_folded(s, event, time)
     return s.time and upto(s, event, time)
   end
 
-  -- Add a purchase of a history that is older than all that the value had when the
-  -- history began. Returns its status.
+  -- Remember the newest purchase of a history. The first that is folded after it is the
+  -- first of those that were not in the history.
+  local function note_loaded(s, event, time)
+    if not s.loaded or not upto(s.loaded, event, time) then
+      s.loaded = { time = time, order = sub(event, 9, 32) }
+    end
+  end
+
+  -- Add a purchase of a history to its tile, if it comes after those that the history
+  -- added before, and is older than all others that were folded. Returns its status.
   local function load_old(s, event, time)
     if upto(s.first, event, time) and not (s.loaded and upto(s.loaded, event, time))
         and sub(event, 9, 32) ~= s.first.order then
@@ -748,7 +764,7 @@ local function tile_functions()
       local tile = tile_of(s.form, last - base, event)
       if p < stop then
         p = stop - size
-        tile = join_tiles(s.form, unpack('<I4', s.tiles, p), tile, sub(s.tiles, p, stop - 1))
+        tile = join_tiles(s.form, last - base, tile, sub(s.tiles, p, stop - 1))
         splice(s, p, size, tile)
       else
         splice(s, p, 0, tile)
@@ -763,16 +779,17 @@ local function tile_functions()
             .. sub(s.newest, at + 17)
         end
       end
-      s.loaded = { time = time, order = sub(event, 9, 32) }
+      note_loaded(s, event, time)
       s.folded = math.min(s.folded + 1, WRAP - 1)
-      if is_time_to_age(s.form, #s.tiles / size, 1) then age_tiles(s) end
+      local added = p == stop and 1 or 0
+      if is_time_to_age(s.form, #s.tiles / size, added) then age_tiles(s) end
       return APPLIED, true
     end
     return TOO_LATE, false
   end
 
   return { form_of = form_of, append = append_tiled, read = read_tiled, write = write_tiled,
-    is_folded = is_folded, label_folded = label_folded, load_old = load_old, fold = fold,
+    is_folded = is_folded, label_folded = label_folded, load_old = load_old, note_loaded = note_loaded, fold = fold,
     waiting = waiting, upto_purchase = upto_purchase }
 end
 
@@ -815,7 +832,10 @@ local function merge(value, horizon, cap, count, entry, form)
       local stored = sub(body, old, old + entry - 1)
       local has = unpack('<I4', stored, 37)
       local merged
-      if bit(flags, PURCHASE) == 1 and bit(has, PURCHASE) == 0 then
+      if tiled and bit(flags, PURCHASE) == 1 and bit(has, PURCHASE) == 0
+          and (time < began - horizon or tile_store.is_folded(tiled, event, time)) then
+        status = TOO_LATE  -- its label waits under a later time
+      elseif bit(flags, PURCHASE) == 1 and bit(has, PURCHASE) == 0 then
         -- A label came first and holds the place: the purchase joins it.
         -- The columns are the purchase's, like all but the label.
         merged = sub(event, 1, 36) .. pack('<I4', has + PURCHASE)
@@ -836,7 +856,7 @@ local function merge(value, horizon, cap, count, entry, form)
         checksum = checksum - words(stored, 1, entry) + words(merged, 1, entry)
         checksum = checksum % WRAP
         changed = true
-      else
+      elseif status == APPLIED then
         status = DUPLICATE
       end
     elseif time < (tiled and began or watermark) - horizon
@@ -860,6 +880,9 @@ local function merge(value, horizon, cap, count, entry, form)
       body = insert(body, event)
       checksum = (checksum + words(event, 1, entry)) % WRAP
       changed = true
+      if tiled and load and bit(flags, PURCHASE) == 1 then
+        tile_store.note_loaded(tiled, event, time)
+      end
     end
     if status == APPLIED and bit(flags, PURCHASE) == 1 and time > watermark then
       watermark = time
@@ -911,13 +934,13 @@ for k = 1, #KEYS do
   local value = redis.pcall('GET', KEYS[k])
   if value and value.err then value = NO_STRING end
   local changed
-  if value and #value > HEADER then
+  if value and #value > HEADER and not (load and number > 0) then
     changed = (number > 0 and append_head or append)(value, horizon, cap, count, entry)
   end
   if number > 0 and not changed then
     tile_store = tile_store or tile_functions()
     form = tile_store.form_of(number)
-    changed = value and #value > HEADER
+    changed = value and #value > HEADER and not load
       and tile_store.append(value, horizon, cap, count, entry, form)
   end
   local stored

@@ -41,7 +41,7 @@ class WriteOutcome(msgspec.Struct, frozen=True):
     Attributes:
         applied: It changed at least one entity, and no other refused it.
         duplicate: Every entity had it already.
-        too_late: It is older than the events that some entity still retains.
+        too_late: It is older than the events that some entity still retains one by one.
         foreign: Some entity's value is damaged or of another version.
     """
 

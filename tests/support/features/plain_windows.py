@@ -442,6 +442,8 @@ class PlainState:
             return None  # there is nothing that it corrects
         if left is not None and label.place <= left.place:
             return "late"
+        if left is not None and not held and label.revision:
+            return "late"  # it may correct one that is in a tile
         self.folded_labels = [one for one in self.folded_labels if one not in held]
         self.folded_labels.append(label)
         return "applied"

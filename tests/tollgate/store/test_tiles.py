@@ -234,3 +234,63 @@ def test_labels_that_come_again_are_not_counted_again(
         online.label(labels)
         (vectors,) = online.score([row], write=[False])
         assert vectors.features[0, frauds] == 30
+
+
+def test_history_loaded_in_turns_with_live_purchases_is_complete(
+    tmp_path: Path, store_url: str, open_store: OpenStore
+) -> None:
+    """Parts of the history and live purchases take turns; then all is sent again."""
+    spec = spec_of(tmp_path, "1h", "6h")
+    history = busy_history(spec, count=4_000, days=12, step_us=1_000_000)
+    expected = build(spec, history)
+    store = open_store(store_url, deadline_s=30.0)
+    online = OnlineFeatures(spec, store)
+    order = np.argsort(history.event_time_us, kind="stable")
+    old, live, later = order[:2_000], order[2_000:3_000], order[3_000:]
+    writer = EventWriter(spec, store, history=True)
+    turns = zip(np.array_split(old, 10), np.array_split(live, 10), strict=True)
+    for part, now in turns:
+        writer.purchases(purchases_of(spec, history, part))
+        for rows in np.array_split(now, 4):
+            online.score([purchases_of(spec, history, rows)], write=[True])
+    writer.purchases(purchases_of(spec, history, np.concatenate([old, live])))
+    names = ("n_1d", "spent", "mean", "least", "largest", "sold", "items_last")
+    columns = [spec.feature_names.index(name) for name in names]
+    for rows in np.array_split(later, 20):
+        (vectors,) = online.score([purchases_of(spec, history, rows)], write=[True])
+        found = vectors.features[:, columns]
+        np.testing.assert_array_equal(found, expected[rows][:, columns])
+
+
+def test_purchase_behind_its_waiting_label_and_the_tiles_is_refused(
+    tmp_path: Path, store_url: str, open_store: OpenStore
+) -> None:
+    """A label that names a later time than its purchase does not let it in."""
+    spec = spec_of(tmp_path, "0", "1h")
+    online = OnlineFeatures(spec, open_store(store_url, deadline_s=30.0))
+
+    def purchase(name: bytes, minute: int) -> Purchases:
+        return Purchases(
+            transaction_id=[name],
+            entity_id=[[name], [b"t"]],
+            event_time_us=np.array([START_US + minute * 60_000_000]),
+            cents=np.array([100]),
+        )
+
+    for minute in range(200):
+        online.load(purchase(b"p%d" % minute, minute))
+    wrong = purchase(b"x", 300)
+    online.label(
+        Labels(
+            transaction_id=wrong.transaction_id,
+            entity_id=wrong.entity_id,
+            event_time_us=wrong.event_time_us,
+            label=np.array([1], np.int8),
+            label_time_us=wrong.event_time_us,
+            revision=np.array([0]),
+        )
+    )
+    (vectors,) = online.score([purchase(b"x", 10)], write=[True])
+    assert vectors.degraded[0] & Degraded.EVENT_TOO_LATE
+    (vectors,) = online.score([purchase(b"row", 60 * 53)], write=[False])
+    assert vectors.features[0, spec.feature_names.index("sold")] == 200

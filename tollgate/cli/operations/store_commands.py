@@ -435,8 +435,8 @@ def _counts_text(done: MaterializeCounts) -> str:
         f"{done.duplicates:,} there already",
     ]
     for number, text in (
-        (done.too_late, "behind something newer"),
-        (done.late_labels, "labels behind newer ones"),
+        (done.too_late, "too late"),
+        (done.late_labels, "late labels"),
         (done.foreign, "of damaged values"),
     ):
         if number:
@@ -452,7 +452,7 @@ def _copy_text(done: CopyCounts) -> str:
     text = f"copied {done.values:,} values: {done.events:,} events, "
     text += f"{done.applied:,} of them new"
     for number, what in (
-        (done.too_late, "events are behind something newer"),
+        (done.too_late, "events are too late"),
         (done.damaged, "values are damaged"),
         (done.full, "values are full"),
     ):

@@ -213,7 +213,7 @@ class Values(msgspec.Struct, frozen=True):
     overflow: I64
     dropped_us: I64
     corrupt: Bool
-    label_us: I64 | None = None  # newest label time that a tile contains
+    label_us: I64 | None = None  # time of the newest label that left the labels
     tiled: Bool | None = None  # True for values with tiles
 
 
