@@ -631,6 +631,18 @@ def _entries(
     )
 
 
+def running(values: npt.NDArray[np.generic]) -> I64:
+    """
+    Add up values of entries: a window's sum is the difference between its ends.
+
+    Returns:
+        The sum of the values before each position, modulo 2^64; int64 [E + 1].
+    """
+    sums = np.zeros(len(values) + 1, np.int64)
+    np.add.accumulate(values, dtype=np.int64, out=sums[1:])
+    return sums
+
+
 def order_of(entries: npt.NDArray[np.void]) -> npt.NDArray[np.bytes_]:
     """Return the sort key of entries of one instant: ids' order key and hash; S24."""
     order: npt.NDArray[np.bytes_] = entries.view(_ORDER)["order"]

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.features.windows.entity_entries import running
+
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
@@ -42,18 +44,6 @@ def rounded(levels: Sequence[I64]) -> F64:
         shift = DIGIT_BITS * at
         whole = [low + (high << shift) for low, high in zip(whole, level, strict=True)]
     return np.array([float(one) for one in whole], np.float64)
-
-
-def running(values: npt.NDArray[np.generic]) -> I64:
-    """
-    Add up values of entries: a window's sum is the difference between its ends.
-
-    Returns:
-        The sum of the values before each position, modulo 2^64; int64 [E + 1].
-    """
-    sums = np.zeros(len(values) + 1, np.int64)
-    np.add.accumulate(values, dtype=np.int64, out=sums[1:])
-    return sums
 
 
 class Covariance:

@@ -19,12 +19,11 @@ import numpy.typing as npt
 
 from tollgate.features.spec.spec_definition import Feature, FeatureSpec
 from tollgate.features.spec.tile_form import FieldKind
-from tollgate.features.windows.entity_entries import MISSING, Entries
+from tollgate.features.windows.entity_entries import MISSING, Entries, running
 from tollgate.features.windows.window_moments import (
     VALUE_DIGITS,
     Covariance,
     digits,
-    running,
     weighted_sums,
 )
 from tollgate.schema import AMOUNT, float_places

@@ -46,7 +46,7 @@ from tollgate.repository.releases.release_file import (
     spec_hash_text,
     verify_release,
 )
-from tollgate.repository.releases.served_versions import load_policy_of, read_served
+from tollgate.repository.releases.served_versions import load_policy_of
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import list_versions
 from tollgate.repository.wires import Break, Ends, Tensor, Wires, tensors_of
@@ -515,14 +515,17 @@ def product_findings(snapshot: RepositorySnapshot, *, product: str) -> list[Find
         collecting(findings, code="TG318", caught=PolicyError),
     ):
         _collect(findings, snapshot, product=product)
-    return [*findings, *_rate_findings(snapshot.folder, product)]
+    return [*findings, *_rate_findings(snapshot, product)]
 
 
-def _rate_findings(repository: Path, product: str) -> Iterator[Finding]:
+def _rate_findings(snapshot: RepositorySnapshot, product: str) -> Iterator[Finding]:
     """Yield the entities whose stated rate exceeds their cap in a window's reach."""
     try:
-        served = read_served(repository, product)
-        path = served.file(served.product.features_step, name=SPEC_FILE)
+        step = snapshot.product(product).features_step
+        release = snapshot.current_release(product)
+        newest = max(list_versions(snapshot.folder, step), default=0)
+        version = release.versions[step] if release else newest
+        path = snapshot.folder / step / str(version) / SPEC_FILE
         spec = load_spec(path)
     except TollgateError:
         return  # other findings report it
