@@ -11,7 +11,8 @@ EXTRAS := server,load,baseline,stream,fleet,traces,dev
 
 # The distributions, and the folders that setuptools leaves where it builds them.
 PARTS := . ./clients/python ./converters
-LEFTOVERS := $(PARTS:%=%/build) $(PARTS:%=%/*.egg-info)
+COMPILED := ./tollgate/_compiled
+LEFTOVERS := $(foreach folder,$(PARTS) $(COMPILED),$(folder)/build $(folder)/*.egg-info)
 
 # Processes that run tests. A file's tests run in one; half of them wait for servers.
 WORKERS ?= 3
@@ -79,10 +80,10 @@ chart: $(READY) ## Render, lint and validate the Helm chart for two Kubernetes v
 lock: $(READY) ## Renew the pins in constraints.txt (needs uv)
 	@$(BIN)/python tools/lock.py
 
-wheels: $(READY) ## Build the wheels of library, client and converters into dist
+wheels: $(READY) ## Build the wheels of library, client, converters and loops into dist
 	@rm -rf $(LEFTOVERS) dist
 	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps \
-	  --wheel-dir dist $(PARTS)
+	  --wheel-dir dist $(PARTS) $(COMPILED)
 	@rm -rf $(LEFTOVERS)
 	@ls dist/*.whl
 
@@ -93,7 +94,7 @@ clean: ## Remove .venv, .tollgate (data, logs, the demo's models) and caches
 
 # Made anew when a dependency or a pin changed. pip's own words go to a log: what a
 # person needs is the end of it, and only when it failed.
-$(READY): $(PARTS:%=%/pyproject.toml) constraints.txt
+$(READY): $(PARTS:%=%/pyproject.toml) constraints.txt $(wildcard $(COMPILED)/*.py*)
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || sh tools/make-venv.sh \
 	  $(VENV) $(if $(PYTHON),"$(PYTHON)",$(PYTHONS))
 	@echo "setup: installing into $(VENV); the first time takes some minutes and 1.9 GB"
@@ -103,4 +104,7 @@ $(READY): $(PARTS:%=%/pyproject.toml) constraints.txt
 	  >$(VENV)/setup.log 2>&1 || { tail -n 5 $(VENV)/setup.log >&2; \
 	  echo "make setup: pip failed (network? disk full?); all it said is in" \
 	  "$(VENV)/setup.log" >&2; exit 2; }
+	@cd $(COMPILED) && $(abspath $(BIN))/python setup.py --quiet build_ext --inplace \
+	  >>$(abspath $(VENV))/setup.log 2>&1 || \
+	  echo "setup: no compiled loops (no compiler?); NumPy does their work, slower"
 	@touch $@

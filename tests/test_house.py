@@ -245,6 +245,9 @@ def test_changelog_begins_with_this_version() -> None:
     newest = re.search(r"^## \[([^\]]+)\]", read("CHANGELOG.md"), re.MULTILINE)
     assert newest is not None
     versions = {project["version"] for project in PROJECTS}
+    versions.add(
+        tomllib.loads(read("tollgate/_compiled/pyproject.toml"))["project"]["version"]
+    )
     assert versions == {newest[1]} == {tollgate.__version__, converters.__version__}
 
 

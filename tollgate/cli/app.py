@@ -28,6 +28,7 @@ from tollgate.cli.operations import serve_commands as serve
 from tollgate.cli.operations import store_commands as store
 from tollgate.cli.products import demo_commands as demo
 from tollgate.cli.products import product_commands as product
+from tollgate.compiled import describe
 from tollgate.errors import ArgumentError, InputError
 
 app = typer.Typer(
@@ -50,7 +51,7 @@ _OPERATORS = "SREs: serve and check"
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"tollgate {__version__}")
+        typer.echo(f"tollgate {__version__}\ncompiled loops: {describe()}")
         raise typer.Exit
 
 
@@ -60,7 +61,7 @@ def _start(
         bool,
         typer.Option(
             "--version",
-            help="Print the version and exit.",
+            help="Print the version and the compiled loops in use, and exit.",
             is_eager=True,
             callback=_print_version,
         ),

@@ -12,6 +12,7 @@ import pytest
 import typer
 
 import tollgate
+from tollgate import compiled
 from tollgate.cli.app import app
 
 ROOT = typer.main.get_command(app)
@@ -79,10 +80,12 @@ def test_an_example_that_is_none_would_be_found() -> None:
 def test_the_version_is_the_packages(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line: the name and what pyproject.toml says."""
+    """The name, the version in pyproject.toml, and the compiled loops."""
     text = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     stated = re.search(r'^version = "(.+)"$', text, re.MULTILINE)
     assert stated is not None
     assert stated[1] == tollgate.__version__
     found = shown(["--version"], capsys, monkeypatch)
-    assert found == f"tollgate {stated[1]}\n"
+    first, second = found.splitlines()
+    assert first == f"tollgate {stated[1]}"
+    assert second == f"compiled loops: {compiled.describe()}"
