@@ -284,6 +284,26 @@ def test_frozen_store_is_a_timeout_and_applying_again_repairs(
     assert counts(online, of(b"d")) == [1]
 
 
+def test_values_larger_than_the_buffers_of_the_socket_arrive_whole(
+    open_store: Callable[..., RedisStore], own_server: EmbeddedRedis
+) -> None:
+    """Sent and received in parts; a command cut off by the deadline runs not at all."""
+    store = open_store(own_server.url, deadline_s=10.0)
+    value = np.random.default_rng(1).bytes(8 << 20)
+    commands = [(b"SET", b"a", value), (b"GET", b"a"), (b"PING",)]
+    assert store.flush([], extra_commands=commands)[1] == [b"OK", value, b"PONG"]
+    os.kill(own_server.pid, signal.SIGSTOP)
+    store.deadline_s = 0.5
+    try:
+        with pytest.raises(StoreTimeout):
+            store.flush([], extra_commands=[(b"SET", b"b", value)])
+    finally:
+        os.kill(own_server.pid, signal.SIGCONT)
+    store.deadline_s = 10.0
+    commands = [(b"GET", b"b"), (b"PING",)]
+    assert store.flush([], extra_commands=commands)[1] == [None, b"PONG"]
+
+
 def test_store_that_refuses_is_an_error_and_stays_usable(
     online_at: OnlineAt, own_server: EmbeddedRedis
 ) -> None:

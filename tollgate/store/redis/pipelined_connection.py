@@ -7,7 +7,6 @@ Each call of a batch needs a reply; records only need to arrive (docs/journal.md
 
 from __future__ import annotations
 
-import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -47,11 +46,7 @@ class PipelineConnection(Connection):
         packed = b"".join(map(self._pack, commands))
         self.open(until_s)
         try:
-            # One system call: each of those that sendall with a timeout needs releases
-            # the interpreter first, for up to 5 ms in a busy step.
-            sent = 0 if self.secure else _written(self.fileno(), packed)
-            if sent < len(packed):
-                self._send_whole([packed[sent:]], until_s)
+            self._send_whole(packed, until_s)
         except self.errors.TimeoutError:
             raise
         except (self.errors.ConnectionError, OSError) as exc:
@@ -87,14 +82,6 @@ class PipelineConnection(Connection):
         """Drop the connection."""
         self._broken = None
         super().close()
-
-
-def _written(number: int, content: bytes) -> int:
-    """Write as much as a socket takes at once; return the number of bytes."""
-    try:
-        return os.write(number, content)
-    except BlockingIOError:
-        return 0
 
 
 _MOST_SILENT = 4  # deadlines in a row; a disk that syncs holds Redis up for 2 s

@@ -11,6 +11,7 @@ import contextlib
 import enum
 import hashlib
 import logging
+import os
 import re
 import select
 import time
@@ -165,7 +166,7 @@ class Connection:
             RedisError, OSError: No connection could be opened, and nothing was sent.
         """
         try:
-            self._send([b"".join(map(self._pack, commands))], until_s)
+            self._send(b"".join(map(self._pack, commands)), until_s)
         except self.errors.TimeoutError:
             self._give_up()
             raise
@@ -272,7 +273,7 @@ class Connection:
         if not 0 < self._owed <= self._max_owed:
             self.close()
 
-    def _send(self, packed: list[bytes], until_s: float) -> None:
+    def _send(self, packed: bytes, until_s: float) -> None:
         if self.is_open:
             try:
                 if not self._ended():
@@ -294,10 +295,16 @@ class Connection:
             return False
         return self.readable(0)
 
-    def _send_whole(self, packed: list[bytes], until_s: float) -> None:
-        self._wait(until_s)
+    def _send_whole(self, packed: bytes, until_s: float) -> None:
+        self._left_s(until_s)
+        # One system call instead of three, each of which releases the interpreter, for
+        # up to 5 ms in a busy step. TLS needs the socket's own methods.
+        sent = 0 if self.secure else _written(self.fileno(), packed)
+        if sent == len(packed):
+            return
         try:
-            self._connection.send_packed_command(packed, check_health=False)
+            self._wait(until_s)
+            self._connection.send_packed_command([packed[sent:]], check_health=False)
         except self.errors.TimeoutError:
             self.close()  # a command that was sent in part cannot be completed
             raise
@@ -308,8 +315,7 @@ class Connection:
         try:
             reply = self._reader.gets(False)
             while reply is _NO_REPLY:
-                self._wait(until_s)
-                count = self._connection._sock.recv_into(self._buffer)
+                count = self._read(until_s)
                 if not count:
                     raise StoreLost("Connection closed by server.")
                 self._reader.feed(self._buffer, 0, count)
@@ -325,6 +331,16 @@ class Connection:
         self._owed -= 1
         return reply
 
+    def _read(self, until_s: float) -> int:
+        """Read bytes that came, or wait for some; return their number, 0 at the end."""
+        if self.secure:
+            self._wait(until_s)
+            return int(self._connection._sock.recv_into(self._buffer))
+        while self._poll.poll(self._left_s(until_s) * 1e3):
+            with contextlib.suppress(BlockingIOError):
+                return os.readv(self.fileno(), [self._buffer])
+        raise TimeoutError
+
     def _wait(self, until_s: float) -> None:
         """Limit the socket's next operation to the time that is left."""
         self._connection._sock.settimeout(self._left_s(until_s))
@@ -334,6 +350,14 @@ class Connection:
         if left_s <= 0:
             raise self.errors.TimeoutError("no time left")
         return left_s
+
+
+def _written(number: int, content: bytes) -> int:
+    """Write as much as a socket takes at once; return the number of bytes."""
+    try:
+        return os.write(number, content)
+    except OSError:  # it is full; or it is closed, and the next attempt reports it
+        return 0
 
 
 _SCRIPT = resources.files("tollgate.store").joinpath("apply.lua").read_bytes()
