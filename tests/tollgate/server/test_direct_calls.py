@@ -13,13 +13,17 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from google.protobuf import text_format
 from tritonclient.grpc import InferenceServerClient, service_pb2, service_pb2_grpc
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import InferenceServerException
 
 from tollgate.errors import ServerError
+from tollgate.schema import DIRECT_CALL
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.server.triton import control
 from tollgate.server.triton.control import Endpoint
+from tollgate.server.triton.private_names import mark_direct_calls
 
 pytestmark = pytest.mark.slow
 
@@ -217,6 +221,16 @@ def test_no_interface_of_a_caller_names_a_step(served: Embedded) -> None:
     assert len(series) == len(set(series))
     for step in STEPS:
         assert f'nv_inference_count{{model="{step}",version=' in shown[-1]
+
+
+@pytest.mark.parametrize("name", ["fraud_features", "fraud_decision"])
+def test_the_input_for_direct_calls_costs_other_requests_nothing(name: str) -> None:
+    """Triton's batcher wakes for each request whose inputs vary in shape."""
+    path = CHECKOUT / "model_repository" / name / "config.pbtxt"
+    config = text_format.Parse(path.read_text(), ModelConfig())
+    mark_direct_calls(config)
+    assert [one.name for one in config.input if one.allow_ragged_batch] == [DIRECT_CALL]
+    assert [one.name for one in config.input if -1 in one.dims] == [DIRECT_CALL]
 
 
 def test_names_and_key_are_drawn_at_each_start(tmp_path: Path) -> None:

@@ -61,7 +61,15 @@ def mark_direct_calls(step: ModelConfig) -> None:
     kind = step.input[0].data_type
     for one in step.input:
         one.optional = True
-    step.input.add(name=DIRECT_CALL, data_type=kind, dims=[-1], optional=True)
+    # Ragged: otherwise the batcher wakes for each request, to compare the shapes of an
+    # input that none of them has.
+    step.input.add(
+        name=DIRECT_CALL,
+        data_type=kind,
+        dims=[-1],
+        optional=True,
+        allow_ragged_batch=True,
+    )
     step.output.add(name=DIRECT_CALL, data_type=kind, dims=[-1])
 
 
