@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate import compiled
 from tollgate.policy.decision_tables import F32, U32, RowFacts
 from tollgate.policy.policy_definition import (
     MODEL_UNAVAILABLE,
@@ -62,6 +65,10 @@ def decide(facts: RowFacts, *, policy: Policy) -> PolicyDecisions:
         of a degraded bit takes precedence over the rules: a row that lacks an essential
         feature is at least reviewed.
     """
+    if compiled.decisions is not None:
+        decided = _decide_compiled(facts, policy)
+        if decided is not None:
+            return decided
     usable = _usable(facts, policy)
     exact = policy.score.of(np.where(usable[:, None], facts.probabilities, 0))
     exact[~usable] = np.nan
@@ -166,3 +173,59 @@ def _code_texts(code_bits: I64, codes: tuple[str, ...]) -> npt.NDArray[np.object
 def _text(bits: int, codes: Sequence[str]) -> bytes:
     named = [code for bit, code in enumerate(codes) if bits >> bit & 1]
     return REASON_SEPARATOR.join(named).encode()
+
+
+# Apply the policy in the compiled loop, row by row, with the same results.
+
+_PROGRAMS: weakref.WeakKeyDictionary[Policy, Any] = weakref.WeakKeyDictionary()
+
+
+def _decide_compiled(facts: RowFacts, policy: Policy) -> PolicyDecisions | None:
+    program = _PROGRAMS.get(policy)
+    if program is None:
+        program = _PROGRAMS[policy] = _program(policy)
+    rows = len(facts.cents)
+    decided = PolicyDecisions(
+        decision=np.empty(rows, np.uint8),
+        score=np.empty(rows, np.float32),
+        reason_codes=np.empty(rows, np.object_),
+        degraded=np.empty(rows, np.uint32),
+        rules=np.empty(rows, np.uint64),
+        segment=np.empty(rows, np.uint8),
+    )
+    texts = program.decide(facts, decided)
+    if texts is None:
+        return None
+    decided.reason_codes[:] = texts
+    return decided
+
+
+def _program(policy: Policy) -> Any:
+    """Return a policy as the compiled loop reads it: flat tables of numbers."""
+    decimals = policy.score.decimals
+    return compiled.decisions.DecisionProgram(
+        **policy.tables.flat(),
+        review=policy.levels.review,
+        decline=policy.levels.decline,
+        fallback=policy.levels.fallback,
+        rules=_table(
+            (one.at_least, one.at_most, one.code, one.stop) for one in policy.rules
+        ),
+        meanings=_table(
+            (one.bit, one.at_least, one.code, one.fallback or Decision.APPROVE)
+            for one in policy.meanings
+        ),
+        unscored=sum(one.bit for one in policy.meanings if one.fallback is not None),
+        weight_columns=np.array([column for column, _ in policy.score.weights]),
+        weights=np.array([weight for _, weight in policy.score.weights]),
+        plain=policy.score.plain,
+        rounding=0.0 if decimals is None else 10.0**decimals,
+        sum_within=policy.sum_within,
+        codes=(_UNAVAILABLE, _DECLINED, _REVIEWED),
+        text=functools.partial(_text, codes=policy.codes),
+        most_texts=_MOST_CACHED_TEXTS,
+    )
+
+
+def _table(rows: Iterable[tuple[int, int, int, int]]) -> I64:
+    return np.array(list(rows), np.int64).reshape(-1, 4)

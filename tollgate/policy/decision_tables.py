@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -46,6 +47,8 @@ class RowFacts(msgspec.Struct, frozen=True, eq=False):
 
 _ALWAYS = Condition(Variable(AMOUNT, "amount", scale=100.0), ())
 _LISTS_FROM = 32  # bits of lists follow those of degraded
+# Kinds of numbers, by their codes in the compiled loop; "exact" is one of "number".
+_NUMBER_KINDS = ("feature", "amount", "score", "label", "number", "exact")
 
 
 class Criterion(msgspec.Struct, frozen=True):
@@ -145,6 +148,52 @@ class ConditionTable:
             rules &= self._allowed[segment]
         return segment, rules
 
+    def flat(self) -> dict[str, Any]:
+        """
+        Return the tables as flat arrays, as the compiled loop reads them.
+
+        Parts of criterion i, a segment or a rule after all segments, are those from
+        `…_starts[i]` to before `…_starts[i + 1]`.
+        """
+        edges = np.arange(len(self._mask) + 1)
+        unequal = [at for at, _, _ in self._unequal]
+        rules = len(self._mask) - self._segments
+        fields = [one.name for one in self.named if one.kind in ("number", "category")]
+        kinds = ["exact" if one.exact else one.kind for one in self._variables]
+        hashes = [one for _, _, one in self._words]
+        since, until = self._times or (np.empty(0, np.int64),) * 2
+        allowed = self._allowed
+        if allowed is None:
+            allowed = np.ones((self._segments + 1, rules), np.bool_)
+        return {
+            "field_names": fields,
+            "kinds": _integers(map(_NUMBER_KINDS.index, kinds)),
+            "columns": _integers(
+                fields.index(one.name) if one.kind == "number" else max(one.column, 0)
+                for one in self._variables
+            ),
+            "scales": np.array([one.scale for one in self._variables]),
+            "interval_starts": np.append(self._starts, len(self._columns)),
+            "interval_numbers": self._columns,
+            "lows": self._low,
+            "highs": self._high,
+            "unequal_starts": np.searchsorted(unequal, edges),
+            "unequal_numbers": _integers(column for _, column, _ in self._unequal),
+            "unequal": np.array([value for _, _, value in self._unequal]),
+            "word_starts": np.searchsorted([at for at, _, _ in self._words], edges),
+            "word_fields": _integers(
+                fields.index(one.variable.name) for _, one, _ in self._words
+            ),
+            "word_inverted": _integers(one.inverted for _, one, _ in self._words),
+            "hash_starts": np.cumsum([0, *map(len, hashes)]),
+            "hashes": _integers(itertools.chain.from_iterable(hashes)),
+            "masks": self._mask,
+            "wants": self._want,
+            "since": since,
+            "until": until,
+            "allowed": allowed.view(np.uint8),
+        }
+
     def _met(self, facts: RowFacts, *, score: F64, scored: Bool) -> Bool:
         """Compare numbers and words; [N, segments and rules]."""
         if not len(self._mask):
@@ -196,6 +245,10 @@ def _numbers(conditions: Sequence[Condition]) -> list[Condition]:
         one for one in conditions if one.variable.kind not in kinds and not one.absent
     ]
     return found or [_ALWAYS]
+
+
+def _integers(values: Iterable[int]) -> I64:
+    return np.array(list(values), np.int64)
 
 
 def _bits(conditions: Sequence[Condition]) -> tuple[int, int]:

@@ -133,7 +133,7 @@ class Notice(msgspec.Struct, frozen=True):
     never: frozenset[str]
 
 
-class Policy(msgspec.Struct, frozen=True, eq=False):
+class Policy(msgspec.Struct, frozen=True, eq=False, weakref=True):
     """
     A compiled policy: everything that decides the purchases of one product.
 

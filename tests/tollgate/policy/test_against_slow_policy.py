@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import yaml
@@ -14,14 +15,26 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.policy.reference_policy import BITS, Row, slow_decide
+from tollgate import compiled
 from tollgate.errors import PolicyError
-from tollgate.policy import Policy, PolicyDecisions, RowFacts, decide, load_policy
-from tollgate.schema import MISSING, DeclaredField, Degraded, hash_words
+from tollgate.policy import Policy, PolicyDecisions, RowFacts, load_policy
+from tollgate.policy import decide as decide_once
+from tollgate.schema import (
+    MISSING,
+    DeclaredField,
+    Degraded,
+    float_places,
+    hash_words,
+)
 
 LABELS = ["fine", "stolen", "abuse"]
 FEATURES = ("f_risk", "f_count")
 WORDS = ["web", "app", "shop"]
-FIELDS = (DeclaredField("distance", "number", 1), DeclaredField("channel", "category"))
+FIELDS = (
+    DeclaredField("distance", "number", 1),
+    DeclaredField("channel", "category"),
+    DeclaredField("weight", "number", None),
+)
 LISTS = ["denied", "trusted"]
 TIMES = ["2026-01-01", "2026-02-01T00:00:00Z", "2026-03-01"]
 TIMES_US = [
@@ -53,6 +66,7 @@ WANTED = {
     "f_risk": bounds(PARTS),
     "f_count": bounds([0.0, 1.0, 2.0]),
     "distance": bounds(DISTANCES) | MISSING_WANTED,
+    "weight": bounds(DISTANCES) | MISSING_WANTED,
     "channel": st.sampled_from(WORDS)
     | WORDS_WANTED
     | WORDS_WANTED.map(lambda words: {"not": words})
@@ -169,6 +183,7 @@ def draw_row(rng: random.Random) -> tuple[Row, list[float], int]:
         "f_risk": float(np.float32(rng.choice([*PARTS, float("nan")]))),
         "f_count": rng.choice([0.0, 1.0, 2.0, float("inf")]),
         "distance": rng.choice([*DISTANCES, None]),
+        "weight": rng.choice([*DISTANCES, -0.0, 1e300, None]),
         "channel": rng.choice([*WORDS, "other", None]),
     }
     row |= {name: rng.random() < 0.25 for name in (*BITS, *LISTS)}
@@ -189,6 +204,8 @@ def facts(table: Rows, policy_lists: list[str]) -> RowFacts:
     ]
     words = [(row["channel"] or "").encode() for row, _, _ in table]
     far = [row["distance"] for row, _, _ in table]
+    weight = [row["weight"] for row, _, _ in table]
+    places = float_places(np.array([one or 0.0 for one in weight]))
     return RowFacts(
         probabilities=np.array([one for _, one, _ in table], np.float32),
         features=np.array([[row[f] for f in FEATURES] for row, _, _ in table], "f4"),
@@ -203,8 +220,32 @@ def facts(table: Rows, policy_lists: list[str]) -> RowFacts:
             "distance": np.array(
                 [MISSING if one is None else round(one * 10) for one in far]
             ),
+            "weight": np.where([one is None for one in weight], MISSING, places),
         },
     )
+
+
+def decide(facts: RowFacts, *, policy: Policy) -> PolicyDecisions:
+    """Decide in NumPy and in the compiled loop, which must give the same bits."""
+    decided = decide_once(facts, policy=policy)
+    if compiled.decisions is not None:
+        SEEN["compiled"] += 1
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compiled, "decisions", None)
+            by_numpy = decide_once(facts, policy=policy)
+        require_same(decided, by_numpy)
+    return decided
+
+
+def require_same(one: PolicyDecisions, other: PolicyDecisions) -> None:
+    """Compare types and bits of all columns."""
+    for name in PolicyDecisions.__struct_fields__:
+        mine, its = getattr(one, name), getattr(other, name)
+        assert (mine.dtype, mine.shape) == (its.dtype, its.shape), name
+        if name == "reason_codes":
+            assert mine.tolist() == its.tolist()
+        else:
+            assert mine.tobytes() == its.tobytes(), name
 
 
 def reported(decided: PolicyDecisions, at: int) -> dict[str, Any]:
@@ -275,6 +316,91 @@ def test_columns_decide_as_rows_read_one_by_one(
     np.testing.assert_equal([reported(back, at) for at in range(30)], wanted[::-1])
 
 
+@given(doc=policies(), seed=st.integers(0, 2**32), rows=st.integers(1, 40))
+@settings(
+    max_examples=80,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+def test_compiled_loop_decides_any_bits_as_numpy_does(
+    folder: Path, doc: dict[str, Any], seed: int, rows: int
+) -> None:
+    """Any float, any bits of `degraded` and of lists, any integer in any field."""
+    policy = None
+    while policy is None:
+        try:
+            policy = load(doc, folder)
+        except PolicyError as exc:
+            doc = without_what_is_refused(doc, exc)
+    rng = np.random.default_rng(seed)
+    decide(random_facts(rng, rows), policy=policy)
+
+
+SPECIAL = np.array(
+    [
+        0.0,
+        -0.0,
+        0.1,
+        0.35,
+        1.0,
+        2.0,
+        np.nan,
+        -np.nan,
+        np.inf,
+        -np.inf,
+        1e-45,
+        1.0000001,
+    ],
+    np.float32,
+)
+EDGES = np.array([MISSING, MISSING + 1, -1, 0, 1, 999, 1_000, 2**53 + 1, 2**63 - 1])
+
+
+def random_facts(rng: np.random.Generator, rows: int) -> RowFacts:
+    """Draw special values and random bits, as columns of packed records."""
+
+    def floats(columns: int) -> Any:
+        bits = rng.integers(0, 1 << 32, (rows, columns), np.uint32).view(np.float32)
+        bits[np.isnan(bits)] = np.nan  # a signalling one warns in NumPy
+        special = rng.choice(SPECIAL, (rows, columns))
+        return np.where(rng.random((rows, columns)) < 0.8, special, bits)
+
+    def integers() -> Any:
+        packed = np.zeros(rows, [("before", "u1"), ("number", "<i8"), ("after", "u1")])
+        near = rng.choice([*TIMES_US, *hash_words([b"web", b"app"]), *EDGES], rows)
+        packed["number"] = near + rng.integers(-1, 2, rows)
+        return packed["number"]
+
+    probabilities = floats(3)
+    valid = rng.random(rows) < 0.7
+    probabilities[valid] = rng.dirichlet([0.5] * 3, rows)[valid]
+    names = rng.permutation(["channel", "distance", "weight"])[: rng.integers(0, 4)]
+    used = rng.choice([0, 0, 1, 1 << 6, 1 << 8, 0xFFFFFFFF], rows).astype(np.uint32)
+    return RowFacts(
+        probabilities=np.asfortranarray(probabilities),
+        features=floats(4)[:, ::2],
+        cents=integers(),
+        degraded=used & rng.integers(0, 1 << 32, rows, np.uint32),
+        event_time_us=integers(),
+        list_hits=rng.integers(0, 4, rows).astype(np.uint32),
+        fields={name: integers() for name in names},
+    )
+
+
+def test_other_types_are_decided_by_numpy(folder: Path) -> None:
+    """float64 instead of float32 decides the same, without the compiled loop."""
+    doc = {"version": 1, "product": "toy", "labels": LABELS, "score": "stolen",
+           "thresholds": {"review": 0.3, "decline": 0.8}, "segments": [], "rules": [],
+           "fallback": {"model_output": "review"}, "degraded": {}}  # fmt: skip
+    policy = load(finished(doc), folder)
+    usual = random_facts(np.random.default_rng(1), 20)
+    wide = msgspec.structs.replace(
+        usual, probabilities=usual.probabilities.astype(np.float64)
+    )
+    require_same(decide(usual, policy=policy), decide(wide, policy=policy))
+
+
 def check_refusal(exc: PolicyError, doc: dict[str, Any], table: Rows) -> None:
     """A rule that is said never to hold holds for no row, though rows lie on ends."""
     assert str(exc).count("\n") == 0
@@ -302,4 +428,4 @@ def test_enough_of_each_kind_was_seen() -> None:
     """What was compared and refused above is enough to say something."""
     if SEEN:  # it may run alone
         assert min(SEEN.values()) > 10, SEEN
-        assert len(SEEN) == 5
+        assert len(SEEN) == 5 + (compiled.decisions is not None)
