@@ -27,7 +27,7 @@ _APPLIED, _DUPLICATE, _TOO_LATE, _INCOMPATIBLE = 1, 2, 3, 4  # status bytes of a
 
 TOO_LATE = (
     "is older than the longest window, the delay and the lateness together, "
-    "or than events of its id that are in tiles"
+    "or than events of its id in tiles, which may count it already"
 )
 INCOMPATIBLE = "the entity's value in the store is damaged or of another version"
 

@@ -160,7 +160,7 @@ def test_values_applied_locally_are_those_of_the_store(
 def test_purchase_older_than_the_folded_ones_is_marked_and_not_counted(
     tmp_path: Path, store_url: str, open_store: OpenStore, redis_client: redis.Redis
 ) -> None:
-    """The same state afterwards, and EVENT_TOO_LATE in the answer."""
+    """The state stays as it was, and the answer has EVENT_TOO_LATE."""
     spec = spec_of(tmp_path, "1h", "6h")
     history = busy_history(spec, count=500, days=1, step_us=1_000_000)
     online = OnlineFeatures(spec, open_store(store_url, deadline_s=30.0))

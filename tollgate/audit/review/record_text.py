@@ -34,7 +34,7 @@ DEGRADED_TEXTS = {
     "from the last known values.",
     Degraded.COLD_START: "A customer or a terminal was never seen before.",
     Degraded.EVENT_TOO_LATE: "The purchase was older than the stored events: it was "
-    "scored and not applied, or its windows reach back too far.",
+    "scored and not applied, or the store no longer has its windows as of its time.",
     Degraded.WINDOW_OVERFLOW: "More events happened than the store holds: windows "
     "are too small.",
     Degraded.STATE_CORRUPT: "A stored value was damaged: its features are their "

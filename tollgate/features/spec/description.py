@@ -114,7 +114,16 @@ def window_text(feature: Feature, spec: FeatureSpec) -> str:
     text = duration_text(entity.windows_us[feature.window])
     if entity.delay_us:
         text += f", until {duration_text(entity.delay_us)} before"
-    return text
+    rounding = _rounding_text(entity, feature.window)
+    return f"{text}; {rounding}" if rounding else text
+
+
+def _rounding_text(entity: Entity, window: int) -> str:
+    """Describe to which times a window is rounded; empty if it is exact."""
+    if entity.tiles is None:
+        return ""
+    text = f"begin rounded down to {duration_text(entity.rounding_us[window])}"
+    return text + f", end to {duration_text(entity.edge_us)}" * bool(entity.delay_us)
 
 
 def state_text(entity: Entity) -> str:
@@ -133,13 +142,12 @@ def state_text(entity: Entity) -> str:
     return f"{entity.name}: {size} bytes a purchase{extra}, for {retention}{hop}"
 
 
-def hop_text(entity: Entity) -> str:
-    """Describe the rounding of an entity's windows."""
+def _hop_text(entity: Entity) -> str:
+    """Describe the tiles of an entity."""
     if entity.tiles is None:
         return "0"
-    widths = dict.fromkeys(map(duration_text, entity.rounding_us))
-    edge = f", ends {duration_text(entity.edge_us)}" if entity.delay_us else ""
-    return f"begins {' '.join(widths)}{edge}"
+    widths = [duration_text(width) for width, _ in entity.tiles.levels]
+    return f"tiles of {', '.join(widths)}"
 
 
 def needed_entities(feature: Feature, spec: FeatureSpec) -> tuple[int, ...]:
@@ -173,6 +181,7 @@ def vector_parts(feature: Feature, spec: FeatureSpec) -> dict[str, str]:
         entity = spec.entities[feature.entity]
         parts["entity"] = entity.name
         parts["window"] = duration_text(entity.windows_us[feature.window])
+        parts["rounding"] = _rounding_text(entity, feature.window)
         parts |= {"key": entity.key, "delay": duration_text(entity.delay_us)}
     for one in spec.tables:
         if one.name == feature.table:
@@ -343,7 +352,7 @@ def _stored_parts(spec: FeatureSpec) -> dict[str, dict[str, str]]:
             "delay": duration_text(one.delay_us),
             "retained for": duration_text(one.horizon_us),
             "cap": str(one.cap),
-            "hop": hop_text(one),
+            "hop": _hop_text(one),
             "columns": ", ".join(forms.get(name, name) for name in one.columns)
             or "none",
         }

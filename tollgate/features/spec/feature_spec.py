@@ -48,6 +48,7 @@ from tollgate.features.spec.tile_form import (
     TileForm,
     head_size,
     hop_us,
+    most_events,
     tile_form,
 )
 from tollgate.schema import AMOUNT, EVENT_TIME, EXACT
@@ -576,10 +577,13 @@ def _head(
     size = tiles.value_bytes(cap, len(columns))
     if size > MAX_VALUE_BYTES:
         fit = _hop_fit(plan, columns, cap=entity.cap, sizes=(MAX_VALUE_BYTES,))
+        remedy = fit.remedy or "shorten its longest window"
+        fitting = most_events(tiles, len(columns), most_bytes=MAX_VALUE_BYTES)
+        if fitting >= LEAST_HEAD:
+            remedy = f"lower its cap to {fitting}"
         problem = (
             f"{entity.hop} needs up to {size:,} bytes for {tiles.most_tiles} tiles and "
-            f"{cap} events; the most is {MAX_VALUE_BYTES:,}: "
-            f"{fit.remedy or 'shorten its longest window'}"
+            f"{cap} events; the most is {MAX_VALUE_BYTES:,}: {remedy}"
         )
         raise SpecError(path, problem, where=f"{where}.hop")
     return cap

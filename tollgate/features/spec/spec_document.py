@@ -134,6 +134,15 @@ class RawSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     hook: str | None = None
 
 
+_PARTS = {
+    "entities": RawEntity,
+    "tables": RawTable,
+    "fields": RawField,
+    "features": RawFeature,
+    "feeds": RawFeed,
+}
+
+
 def duration_us(text: str) -> int:
     """
     Convert a duration such as `7d`, `5m` or `30s` to microseconds.
@@ -174,8 +183,33 @@ def parse_document(path: Path) -> RawSpec:
         return msgspec.yaml.decode(content, type=RawSpec)
     except OSError as exc:
         raise SpecError(path, f"cannot be read: {exc.strerror}") from exc
+    except msgspec.ValidationError as exc:
+        problem, where = _misfit(content) or (str(exc), "")
+        raise SpecError(path, problem, where=where) from exc
     except (yaml.YAMLError, msgspec.MsgspecError, ValueError) as exc:
         raise SpecError(path, " ".join(str(exc).split())) from exc
+
+
+def _misfit(content: bytes) -> tuple[str, str] | None:
+    """
+    Find the first entity, table, field or feature that is not of its type.
+
+    Returns:
+        The problem, and the place such as `entities.customer.rate`.
+    """
+    document = msgspec.yaml.decode(content)
+    for part, kind in _PARTS.items():
+        items = document.get(part) if isinstance(document, dict) else None
+        if isinstance(items, list):
+            items = {one.get("name"): one for one in items if isinstance(one, dict)}
+        for name, one in items.items() if isinstance(items, dict) else ():
+            try:
+                msgspec.convert(one, kind)
+            except msgspec.ValidationError as exc:
+                problem, _, key = str(exc).partition(" - at `$")
+                where = f"{part}.{name}" * isinstance(name, str)
+                return problem, (where or part) + key.rstrip("`")
+    return None
 
 
 def _refuse_repeated_keys(content: bytes, path: Path) -> None:

@@ -214,5 +214,10 @@ def tile_form(
 
 def head_size(form: TileForm, columns: int) -> int:
     """Return how many events of so many columns a value holds one by one."""
-    room = AIM_BYTES - form.value_bytes(0, columns)
-    return max(LEAST_HEAD, min(MOST_HEAD, room // (48 + 8 * columns)))
+    fitting = most_events(form, columns, most_bytes=AIM_BYTES)
+    return max(LEAST_HEAD, min(MOST_HEAD, fitting))
+
+
+def most_events(form: TileForm, columns: int, *, most_bytes: int) -> int:
+    """Return how many events fit next to the tiles into so many bytes."""
+    return (most_bytes - form.value_bytes(0, columns)) // (48 + 8 * columns)

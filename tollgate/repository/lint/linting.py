@@ -7,10 +7,11 @@ The linter starts nothing and uses no network.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+import yaml
 
 from tollgate.errors import PolicyError
 from tollgate.repository.configs import NAMED_CONFIGS, require_config_name
@@ -246,12 +247,49 @@ class Places:
         return self._trees[file]
 
     def _key_line(self, finding: Finding) -> int:
-        """Find the first line with the last key of `where`, in JSON or YAML."""
-        key = re.escape(finding.where.rpartition(": ")[2].partition("[")[0])
+        """
+        Find the first line with the last key of `where`, in JSON or YAML.
+
+        A path of keys joined by dots, such as `entities.customer.hop`, is followed in
+        YAML.
+        """
+        path = finding.where.rpartition(": ")[2].partition("[")[0]
+        key = re.escape(path)
         pattern = re.compile(rf"""^\s*(?:-\s+)?["']?{key}["']?\s*:""", re.MULTILINE)
         text = self._text(finding.file)
-        found = pattern.search(text)
-        return text.count("\n", 0, found.end()) + 1 if found else 0
+        if found := pattern.search(text):
+            return text.count("\n", 0, found.end()) + 1
+        is_yaml = Path(finding.file).suffix == ".yaml"
+        return _line_of_keys(text, path.split(".")) if is_yaml else 0
+
+
+def _line_of_keys(text: str, keys: Sequence[str]) -> int:
+    """
+    Find the line of the innermost key that a YAML file has; 0 if it has none.
+
+    A key also names the entry of a list that has it as its `name`.
+    """
+    line = 0
+    try:
+        node = yaml.compose(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    except yaml.YAMLError:
+        return line
+    for key in keys:
+        if isinstance(node, yaml.SequenceNode):
+            pairs = [(_named(one, "name"), one) for one in node.value]
+        else:
+            pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        found = [(one, value) for one, value in pairs if one and one.value == key]
+        if not found:
+            break
+        line, node = found[0][0].start_mark.line + 1, found[0][1]
+    return line
+
+
+def _named(node: yaml.Node, key: str) -> yaml.Node | None:
+    """Return the value of a key of a mapping."""
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    return next((value for name, value in pairs if name.value == key), None)
 
 
 class Issue(msgspec.Struct, frozen=True):

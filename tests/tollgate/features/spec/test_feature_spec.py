@@ -123,14 +123,17 @@ def test_anything_else_is_not_a_duration(text: str) -> None:
         ("product: fraud", "produkt: fraud", ["`produkt`"]),
         ("lateness: 1d", "lateness: 1 day", ["lateness: '1 day' is not a duration"]),
         ("lateness: 1d", "lateness: 5", ["$.lateness"]),
-        ("customer: {key", "customer: {kee", ["`kee`", "$.entities"]),
+        ("customer: {key", "customer: {kee", ["entities.customer: ", "`kee`"]),
         ("{key: customer_id}", "{key: customer_id, hop: 2h}", ["customer.hop: 2h"]),
         ("delay: 7d", "delay: soon", ["entities.terminal.delay: 'soon'"]),
+        ("delay: 7d", "rate: 40", ["entities.terminal.rate: Expected `str | null`"]),
+        ("delay: 7d", "hop: null", ["entities.terminal.hop: Expected `int | str`"]),
+        ("window: 7d", "window: 7", [".window: Expected `str | null`, got `int`"]),
         ("delay: 7d", "delay: 7d, cap: 0", ["entities.terminal.cap: 0", "1024"]),
         ("delay: 7d", "delay: 7d, cap: 1025", ["entities.terminal.cap: 1025"]),
         ("entities:\n", "entities:\n  card: {key: c}\n", ["entities.card: no feature"]),
         ("field: amount", "field: colour", ["features.amount.field: 'colour'"]),
-        ("field: amount", "kalendar: night", ["`kalendar`", "$.features"]),
+        ("field: amount", "kalendar: night", ["features.amount: ", "`kalendar`"]),
         ("field: amount", "default: 1", ["features.amount: needs exactly one of"]),
         ("calendar: night", "calendar: noon", ["'noon'", "calendar"]),
         ("calendar: night", "calendar: night, field: amount", ["features.night: need"]),
@@ -399,6 +402,21 @@ def test_a_hop_that_is_too_small_names_one_that_fits(
     assert caught.value.where == "entities.busy.hop"
     assert " needs up to " in caught.value.problem
     assert caught.value.problem.endswith(problem)
+
+
+def test_a_cap_that_is_too_large_for_its_hop_names_the_largest(folder: Path) -> None:
+    """The named cap is accepted, and one event more is refused."""
+
+    def load(cap: int) -> FeatureSpec:
+        entity = f", delay: 7d, hop: 1h, cap: {cap}"
+        return load_spec(one_entity(folder, entity, "@ share, window: 30d"))
+
+    with pytest.raises(SpecError, match=r"lower its cap to (\d+)$") as caught:
+        load(400)
+    largest = int(caught.value.problem.split()[-1])
+    assert load(largest).entities[0].cap == largest
+    with pytest.raises(SpecError, match=f"lower its cap to {largest}$"):
+        load(largest + 1)
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,22 @@ def test_longer_window_and_new_column_are_changes_of_state(tmp_path: Path) -> No
     assert not found.same_state
 
 
+def test_a_hop_changes_the_state_and_names_the_rounding(tmp_path: Path) -> None:
+    """Each feature of the entity counts other purchases, so a model must learn them."""
+    hop = ("terminal_id, delay: 7d", "terminal_id, delay: 7d, hop: 1h")
+    found = compared(tmp_path, hop)
+    rounding = "begin rounded down to 1d, end to 1h"
+    assert rows(found) == [("risk", "changed", "state", f"rounding: none → {rounding}")]
+    assert found.state == (
+        "terminal: retained for: 38d → 39d",
+        "terminal: cap: 1024 → 15",
+        "terminal: hop: 0 → tiles of 1h, 1d",
+    )
+    spec = loaded(tmp_path, hop)
+    risk = spec.features[spec.feature_names.index("risk")]
+    assert window_text(risk, spec) == f"30d, until 7d before; {rounding}"
+
+
 def test_bits_alone_are_no_vector(tmp_path: Path) -> None:
     """`essential` and `max_age` change what the answer says of the same numbers."""
     found = compared(tmp_path, ("window: 30d", "window: 30d, essential: true"))

@@ -196,6 +196,11 @@ def errors(repository: Path, *, config_name: str = "") -> list[Issue]:
     return [one for one in lint(question).issues if one.severity is Severity.ERROR]
 
 
+def line_text(issue: Issue) -> str:
+    """Return the line of the file that an issue names."""
+    return Path(issue.file).read_text().splitlines()[issue.line - 1]
+
+
 @pytest.mark.parametrize("code", BREAKS)
 def test_a_broken_product_has_an_error_at_its_line(
     repository: Path, edit: Edit, code: str
@@ -312,7 +317,7 @@ def test_an_open_hop_is_found_and_cannot_be_released(
     repository: Path, edit: Edit
 ) -> None:
     """`check` names the key, and every way to serve refuses it with one line."""
-    edit(SPEC, "hop: 0            # every event is kept", "hop: auto  # ")
+    edit(SPEC, "    hop: 0\n  terminal", "    hop: auto\n  terminal")
     found = errors(repository)
     assert [one.rule.code for one in found] == ["TG310", "TG317"]
     (issue,) = (one for one in found if one.rule.code == "TG317")
@@ -320,6 +325,7 @@ def test_an_open_hop_is_found_and_cannot_be_released(
         str(repository / SPEC),
         "entities.customer.hop",
     )
+    assert line_text(issue) == "    hop: auto"
     assert issue.problem == (
         "auto cannot be served: write hop: 0, or if an id has more than 1,024 events "
         "in its widest window set hop: 1s; `tollgate features build HISTORY OUT` "
@@ -361,8 +367,8 @@ def test_a_rate_beyond_the_cap_is_a_warning(
     repository: Path, edit: Edit, rate: str, hop: str, problem: str
 ) -> None:
     """The windows of 30 days and the lateness of one day, times the rate."""
-    lines = f"rate: {rate}\n    hop: {hop}\n    #"
-    edit(SPEC, "hop: 0            # every event is kept", lines)
+    lines = f"    hop: {hop}\n    rate: {rate}\n  terminal"
+    edit(SPEC, "    hop: 0\n  terminal", lines)
     issues = lint(Question(repository=repository, cores=2)).issues
     found = [one for one in issues if one.rule.code == "TG323"]
     assert [one.problem for one in found] == ([problem] if problem else [])
@@ -370,6 +376,41 @@ def test_a_rate_beyond_the_cap_is_a_warning(
         assert issue.severity is Severity.WARNING
         assert issue.file == str(repository / SPEC)
         assert issue.where == "entities.customer.rate"
+        assert line_text(issue) == f"    rate: {rate}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where", "line"),
+    [
+        (
+            "  terminal:\n    key: terminal_id\n    hop: 0\n",
+            "  terminal: {key: terminal_id, hop: 2h}\n  other:\n    key: other_id\n",
+            "entities.terminal.hop",
+            "  terminal: {key: terminal_id, hop: 2h}",
+        ),
+        (
+            "{name: terminal_nb_tx_7d, ",
+            "{nth: 2, name: terminal_nb_tx_7d, ",
+            "features.terminal_nb_tx_7d.nth",
+            "  - {nth: 2, name: terminal_nb_tx_7d, ",
+        ),
+        ("lateness: 1d", "lateness: soon", "lateness", "lateness: soon"),
+        (
+            "    delay: 7d ",
+            "    dely: 7d ",
+            "entities.terminal",
+            "  terminal:",
+        ),
+    ],
+)
+def test_an_error_in_features_has_the_line_of_its_key(
+    repository: Path, edit: Edit, old: str, new: str, where: str, line: str
+) -> None:
+    """Keys of one name stand in several entities and features."""
+    edit(SPEC, old, new)
+    (issue,) = (one for one in errors(repository) if one.rule.code == "TG317")
+    assert issue.where == where
+    assert line_text(issue).startswith(line)
 
 
 def test_every_file_that_cannot_be_read_is_named(repository: Path, edit: Edit) -> None:
