@@ -19,6 +19,7 @@ import venv
 import zipfile
 from collections.abc import Iterator
 from email.parser import Parser
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import msgspec
@@ -27,6 +28,7 @@ import onnxruntime
 import pytest
 
 import tollgate
+from tollgate import compiled
 from tollgate.server.processes.environment import free_port
 from tollgate.testing.supervised import Supervised
 
@@ -164,6 +166,23 @@ class Environment:
         return {**own, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
+@pytest.fixture(scope="session")
+def loops(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel of the compiled loops from a copy of its sources."""
+    out, source = tmp_path_factory.mktemp("loops"), tmp_path_factory.mktemp("source")
+    shutil.copytree(
+        compiled.FOLDER,
+        source,
+        ignore=shutil.ignore_patterns(*IGNORED, "*.so", "*.c"),
+        dirs_exist_ok=True,
+    )
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    options = ["--no-build-isolation", "--disable-pip-version-check"]
+    subprocess.run([*pip, *options, "--wheel-dir", out, source], check=True)
+    (built,) = out.iterdir()
+    return built
+
+
 def _contents(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
@@ -187,6 +206,22 @@ def environments(
         )
         for name, parts in chosen.items()
     }
+
+
+def test_the_loops_join_the_library(
+    wheels: dict[str, Path], loops: Path, libraries: Path, tmp_path: Path
+) -> None:
+    """Their wheel adds a module for each source to the library's package."""
+    with zipfile.ZipFile(loops) as wheel:
+        files = [one for one in wheel.namelist() if ".dist-info/" not in one]
+    names = {one.stem for one in compiled.FOLDER.glob("*.pyx")}
+    suffix = EXTENSION_SUFFIXES[0]
+    assert set(files) == {f"tollgate/_compiled/{one}{suffix}" for one in names}
+    both = Environment(
+        tmp_path / "both", libraries=libraries, wheels=[wheels["tollgate"], loops]
+    )
+    _, in_use = both.run(tmp_path, "tollgate", "--version").splitlines()
+    assert set(in_use.removeprefix("compiled loops: ").split(", ")) == names
 
 
 # Contents ----------------------------------------------------------------------------

@@ -20,7 +20,7 @@ setup(
             f"{PACKAGE}.{Path(source).stem}",
             [source],
             # The bits of NumPy: no multiplication and addition in one step.
-            extra_compile_args=["-O3", "-ffp-contract=off"],
+            extra_compile_args=["-O3", "-g0", "-ffp-contract=off"],
         )
         for source in sorted(glob("*.pyx"))
     ],
