@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate import compiled
 from tollgate.features.fields import field_rule, hash_words, scaled_together
 from tollgate.features.spec.spec_definition import Field
 from tollgate.schema import (
@@ -67,13 +68,27 @@ def check_rows(
 
     Source: docs/contract.md, "Ids, money, time".
     """
+    cents = np.zeros(len(time_us), np.int64)
+    if compiled.events is not None and compiled.events.check_rows(
+        list(ids.values()),
+        amount,
+        time_us,
+        first_us=MIN_EVENT_TIME_US,
+        last_us=now_us + MAX_AHEAD_US,
+        max_id_bytes=MAX_ID_BYTES,
+        max_cents=MAX_CENTS,
+        tolerance=CENTS_TOLERANCE,
+        cents=cents,
+    ):
+        bad = np.zeros(len(time_us), np.bool_)
+        return Checked(cents=cents, errors={}, bad=bad)
     errors: dict[int, str] = {}
     if _wrong_ids(list(itertools.chain.from_iterable(ids.values()))):
         for field, column in ids.items():
             for row in _wrong_ids(column):
                 text = _text(field, _shown(column[row]), _id_rule(column[row]))
                 errors.setdefault(row, text)
-    cents = np.zeros(len(time_us), np.int64)
+    cents[:] = 0
     if amount is not None:
         cents, amount_rules = _amounts(amount)
         for row, rule in amount_rules.items():

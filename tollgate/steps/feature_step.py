@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
+from tollgate import compiled
 from tollgate.errors import InputError
 from tollgate.features.assemble import exact_features
 from tollgate.features.fields import stacked
@@ -59,6 +60,7 @@ from tollgate.steps.request_batch import (
     dry_spans,
     fingerprints,
     groups,
+    mix_fields,
     one_request,
     read_batch,
     rejected_requests,
@@ -244,6 +246,13 @@ class FeatureStep:
         self._dtype = context_dtype(self._spec.entity_names, self._spec.field_names)
         owners = (TRANSACTION, *self._spec.entity_names)
         self._id_fields = [(f"{one}_id_length", f"{one}_id") for one in owners]
+        offsets = {name: at for name, (_, at, *_) in (self._dtype.fields or {}).items()}
+        self._places = tuple(
+            offsets[name]
+            for name in itertools.chain(
+                ("event_time_us", "cents", "fingerprint"), *self._id_fields
+            )
+        )
         # Copied for each batch: a copy is faster than setting each row's constants.
         self._blank = np.zeros(MAX_BATCH_ROWS, self._dtype)
         self._blank["version"] = CONTEXT_VERSION
@@ -419,17 +428,27 @@ class FeatureStep:
 
     def _fill_context(self, batch: Batch, context: Array) -> None:
         """Write the values of the rows themselves into the context."""
-        context["event_time_us"] = batch.time_us
-        context["cents"] = batch.cents
-        self._fill_ids(batch, context)
+        columns = list(batch.ids.values())
+        if compiled.events is None or not compiled.events.fill_rows(
+            context.view(np.uint8),
+            columns,
+            batch.time_us,
+            batch.cents,
+            mix_fields(batch.fields).view(np.int64) if batch.fields else None,
+            max_id_bytes=MAX_ID_BYTES,
+            places=self._places,
+        ):
+            context["event_time_us"] = batch.time_us
+            context["cents"] = batch.cents
+            self._fill_ids(batch, context)
+            context["fingerprint"] = fingerprints(
+                columns,
+                cents=batch.cents,
+                time_us=batch.time_us,
+                fields=batch.fields,
+            )
         if self._spec.fields:
             self._fill_fields(batch, context)
-        context["fingerprint"] = fingerprints(
-            list(batch.ids.values()),
-            cents=batch.cents,
-            time_us=batch.time_us,
-            fields=batch.fields,
-        )
         if any(batch.dry):
             for span in dry_spans(batch):
                 context["dry_run"][span] = 1

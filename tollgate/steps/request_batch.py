@@ -330,7 +330,7 @@ def fingerprints(
     Hash the inputs of N rows (BLAKE2b, 64 bits).
 
     A row's bytes are, as little-endian 64-bit numbers, the length of each id, cents,
-    time and the sum of `_mixed` over its declared fields, then the ids themselves.
+    time and the sum of `mix_fields` over its declared fields, then the ids themselves.
 
     Args:
         ids: Id columns, the transaction's first, then the entities' in the order of the
@@ -348,7 +348,7 @@ def fingerprints(
     numbers[:, :-3] = np.fromiter(lengths, np.int64).reshape(len(ids), rows).T
     numbers[:, -3] = cents
     numbers[:, -2] = time_us
-    numbers[:, -1] = _mixed(fields).view(np.int64) if fields else 0
+    numbers[:, -1] = mix_fields(fields).view(np.int64) if fields else 0
     raw, width = numbers.tobytes(), numbers.shape[1] * 8
     # One digest per row is cheaper than any arithmetic over padded slots: 22 µs for
     # 32 rows, against 29 µs.
@@ -361,7 +361,7 @@ def fingerprints(
     return np.frombuffer(b"".join(digests), "<u8").astype(np.uint64)
 
 
-def _mixed(fields: Fields) -> U64:
+def mix_fields(fields: Fields) -> U64:
     """
     Return, per row, the sum of one well-mixed number for each field it has; uint64 [N].
     """

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate import compiled
 from tollgate.features.fields import Fields, field_values, hash_words
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.features.windows.entity_entries import (
@@ -163,6 +164,15 @@ NO_CALL = Call([], b"", b"", first_key=[0], code=[], order=[])  # without any en
 
 def purchase_entries(purchases: Purchases) -> npt.NDArray[np.void]:
     """Convert purchases to entries; ENTRY [N]."""
+    if compiled.events is not None:
+        packed = compiled.events.entries(
+            purchases.transaction_id,
+            purchases.event_time_us,
+            purchases.cents,
+            flags=PURCHASE,
+        )
+        if packed is not None:
+            return np.frombuffer(packed, ENTRY)
     entries = _identified(purchases.transaction_id, purchases.event_time_us)
     entries["cents"] = purchases.cents
     entries["flags"] = PURCHASE
@@ -265,17 +275,23 @@ class Packer:
         """
         if entries.dtype != ENTRY:
             raise ValueError(f"entries are {entries.dtype}, not {ENTRY}")
+        wholes = [
+            widened(entries, columns[at] if columns is not None else None, width=width)
+            for at, width in enumerate(self._width)
+        ]
+        if compiled.events is not None:
+            call = self._group(wholes, entity_id)
+            if call is not None:
+                return call
         keys: list[bytes] = []
         first_key = [0]
         arguments, events = [], []
         codes, orders = [], []
-        for at, (prefix, column) in enumerate(
-            zip(self._prefix, entity_id, strict=True)
+        for at, (prefix, column, whole) in enumerate(
+            zip(self._prefix, entity_id, wholes, strict=True)
         ):
             number = dict(zip(dict.fromkeys(column), itertools.count(), strict=False))
             settings = self._settings[at : at + 1].repeat(len(number))
-            extra = columns[at] if columns is not None else None
-            whole = widened(entries, extra, width=self._width[at])
             if len(number) == len(column):  # one event each, in this order
                 code = order = np.arange(len(column))
             else:
@@ -297,6 +313,32 @@ class Packer:
             first_key=first_key,
             code=codes,
             order=orders,
+            forms=self._forms,
+        )
+
+    def _group(
+        self,
+        wholes: Sequence[npt.NDArray[np.void]],
+        entity_id: Sequence[Sequence[bytes]],
+    ) -> Call | None:
+        """Pack a call by the compiled loop; None if it does not cover the input."""
+        if not wholes:
+            return None
+        packed = [one.tobytes() for one in wholes]
+        places = np.empty((2, len(wholes), len(wholes[0])), np.int64)
+        grouped = compiled.events.group(
+            self._prefix, entity_id, packed, self._settings.tobytes(), places
+        )
+        if grouped is None:
+            return None
+        keys, first_key, arguments, events = grouped
+        return Call(
+            keys=keys,
+            arguments=arguments,
+            events=events,
+            first_key=first_key,
+            code=list(places[0]),
+            order=list(places[1]),
             forms=self._forms,
         )
 

@@ -43,7 +43,7 @@ class PipelineConnection(Connection):
             StoreLost: The connection broke while sending.
             RedisError, OSError: No connection could be opened, and nothing was sent.
         """
-        packed = b"".join(map(self._pack, commands))
+        packed = self._pack(commands)
         self.open(until_s)
         try:
             self._send_whole(packed, until_s)

@@ -21,6 +21,7 @@ from functools import partial
 from importlib import resources
 from typing import Any
 
+from tollgate import compiled
 from tollgate.errors import (
     InputError,
     OutcomeUnknown,
@@ -113,7 +114,7 @@ class Connection:
 
         self.errors = redis.exceptions
         # redis-py's own code for the same bytes takes six times as long.
-        self._pack: Callable[[Command], bytes] = hiredis.pack_command
+        self._pack_one: Callable[[Command], bytes] = hiredis.pack_command
         self._make_reader = partial(
             hiredis.Reader,
             protocolError=redis.exceptions.InvalidResponse,
@@ -166,7 +167,7 @@ class Connection:
             RedisError, OSError: No connection could be opened, and nothing was sent.
         """
         try:
-            self._send(b"".join(map(self._pack, commands)), until_s)
+            self._send(self._pack(commands), until_s)
         except self.errors.TimeoutError:
             self._give_up()
             raise
@@ -272,6 +273,12 @@ class Connection:
         # a busy store would be even later with a new connection.
         if not 0 < self._owed <= self._max_owed:
             self.close()
+
+    def _pack(self, commands: Sequence[Command]) -> bytes:
+        packed: bytes | None = None
+        if compiled.events is not None:
+            packed = compiled.events.pack_commands(commands)
+        return b"".join(map(self._pack_one, commands)) if packed is None else packed
 
     def _send(self, packed: bytes, until_s: float) -> None:
         if self.is_open:
