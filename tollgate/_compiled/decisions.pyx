@@ -1,23 +1,25 @@
 # cython: language_level=3, boundscheck=True, wraparound=False, cdivision=True
 """
-Apply a policy to a batch; policy/decide.py defines the results.
+Apply a policy to a batch, and pack the journal's chunks; the definitions are in Python.
 
-It gives the same bits, or returns None for input that it does not cover.
+`DecisionProgram` is policy/decide.py, `ChunkPacker` is journal_rows.py with
+decision_record.py, `store_commands` is stored_decision_commands.py. Each gives the same
+bits, or returns None for input that it does not cover.
 """
 
 from cpython.buffer cimport (
     PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDED_RO, PyBUF_WRITABLE,
     PyBuffer_Release, PyObject_GetBuffer,
 )
+from cpython.bytes cimport (
+    PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE,
+)
 from cpython.mem cimport PyMem_Free, PyMem_Malloc
 from libc.math cimport NAN, fabs, rint
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT64_MIN, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
-from tollgate.schema import MISSING as _MISSING_FIELD, Degraded
-
-cdef int64_t MISSING = _MISSING_FIELD
-cdef uint32_t MODEL_OUTPUT = int(Degraded.MODEL_OUTPUT)
+cdef int64_t MISSING = INT64_MIN  # schema.MISSING
 
 
 # Open the memory of arrays, and check its type and shape.
@@ -87,6 +89,12 @@ cdef inline int64_t _i64(const char* at) noexcept nogil:
 cdef inline uint32_t _u32(const char* at) noexcept nogil:
     cdef uint32_t value
     memcpy(&value, at, 4)
+    return value
+
+
+cdef inline uint16_t _u16(const char* at) noexcept nogil:
+    cdef uint16_t value
+    memcpy(&value, at, 2)
     return value
 
 
@@ -168,7 +176,7 @@ cdef class DecisionProgram:
         double sum_within, rounding
         Py_ssize_t segments, most_column, most_label
         int64_t unavailable, declined, reviewed
-        uint32_t unscored
+        uint32_t model_output, unscored
         tuple field_names
         dict texts
         object text
@@ -178,8 +186,8 @@ cdef class DecisionProgram:
         self, *, kinds, columns, scales, interval_starts, interval_numbers, lows, highs,
         unequal_starts, unequal_numbers, unequal, word_starts, word_fields,
         word_inverted, hash_starts, hashes, masks, wants, since, until, allowed, review,
-        decline, fallback, rules, meanings, unscored, weight_columns, weights, plain,
-        sum_within, rounding, codes, field_names, text, most_texts,
+        decline, fallback, rules, meanings, model_output, unscored, weight_columns,
+        weights, plain, sum_within, rounding, codes, field_names, text, most_texts,
     ):
         self.kinds, self.columns, self.scales = kinds, columns, scales
         self.interval_starts, self.interval_numbers = interval_starts, interval_numbers
@@ -192,7 +200,8 @@ cdef class DecisionProgram:
         self.masks, self.wants = masks, wants
         self.since, self.until, self.allowed = since, until, allowed
         self.review, self.decline, self.fallback = review, decline, fallback
-        self.rules, self.meanings, self.unscored = rules, meanings, unscored
+        self.rules, self.meanings = rules, meanings
+        self.model_output, self.unscored = model_output, unscored
         self.weight_columns, self.weights, self.plain = weight_columns, weights, plain
         self.has_sum = sum_within is not None
         self.sum_within = sum_within if self.has_sum else 0.0
@@ -315,7 +324,7 @@ cdef class DecisionProgram:
                 row.cents = _i64(<const char*>cents.buf + at * cents.strides[0])
                 row.time_us = _i64(<const char*>times.buf + at * times.strides[0])
                 given = _u32(<const char*>bits.buf + at * bits.strides[0])
-                usable = (given & MODEL_OUTPUT) == 0
+                usable = (given & self.model_output) == 0
                 total = 0.0
                 for label in range(labels):
                     chance = _f32(row.chances + label * row.label_stride)
@@ -325,7 +334,7 @@ cdef class DecisionProgram:
                     usable = usable and fabs(total - 1.0) <= self.sum_within
                 exact = self._score(&row) if usable else NAN
                 if not usable:
-                    given |= MODEL_OUTPUT
+                    given |= self.model_output
                 (<float*>out_score.buf)[at] = <float>exact
                 (<uint32_t*>out_degraded.buf)[at] = given
                 row.usable = usable
@@ -477,3 +486,461 @@ cdef class DecisionProgram:
             if not found:
                 return False
         return True
+
+
+# Pack the journal's chunks.
+
+# First columns of integers of a chunk, in the order of decision_record.py.
+cdef enum:
+    DECIDED_US = 0
+    EVENT_TIME_US = 1
+    CENTS = 2
+    DEGRADED = 3
+    AGE_MS = 4
+    APPLIED = 5
+    LIST_HITS = 6
+    DECISION = 7
+    RULES = 8
+    FEATURES_US = 9
+    MODEL_US = 10
+    DECISION_US = 11
+    FIXED = 12
+
+cdef int64_t MOST_U32 = (<int64_t>1 << 32) - 1
+cdef Py_ssize_t[5] WIDTHS = [0, 1, 2, 4, 8]  # bytes by width code
+
+
+cdef inline int _width_code(uint64_t value) noexcept nogil:
+    if value == 0:
+        return 0
+    if value <= 0xFF:
+        return 1
+    if value <= 0xFFFF:
+        return 2
+    return 3 if value >> 32 == 0 else 4
+
+
+cdef struct Batch:
+    const char* context
+    Py_buffer* features
+    Py_buffer* probabilities
+    Py_buffer* score
+    Py_buffer* degraded
+    Py_buffer* decision
+    Py_buffer* rules
+    Py_ssize_t rows
+    int64_t decided_us, began_us, decision_us
+
+
+cdef class ChunkPacker:
+    """
+    Pack batches of one heading; journal_rows.py makes it.
+
+    Args:
+        writer: Id of the writer; 8 bytes.
+        names: Names of a chunk, encoded.
+        offsets: Of the columns of the context, by name.
+        ids: Offsets of the length and of the bytes of each id; [ids, 2].
+        fields: Offset of each declared field.
+        row_bytes: Bytes of a row of the context.
+        id_bytes: Most bytes of an id.
+        most_rows: Most rows of a chunk.
+    """
+
+    cdef:
+        bytes writer, names
+        uint64_t spec_hash
+        Py_ssize_t row_bytes, event_time_us, cents, age_ms, applied, list_hits
+        Py_ssize_t arrival_us, features_us, fingerprint, most_rows, id_bytes
+        const int64_t[:, ::1] ids
+        const int64_t[::1] fields
+
+    def __init__(
+        self, *, writer, names, spec_hash, offsets, ids, fields, row_bytes, id_bytes,
+        most_rows,
+    ):
+        self.writer, self.names, self.spec_hash = writer, names, spec_hash
+        self.row_bytes, self.most_rows, self.id_bytes = row_bytes, most_rows, id_bytes
+        self.event_time_us, self.cents = offsets["event_time_us"], offsets["cents"]
+        self.age_ms, self.applied = offsets["age_ms"], offsets["applied"]
+        self.list_hits, self.arrival_us = offsets["list_hits"], offsets["arrival_us"]
+        self.features_us = offsets["features_us"]
+        self.fingerprint = offsets["fingerprint"]
+        self.ids, self.fields = ids, fields
+        ends = [
+            *(offsets[name] + 8 for name in ("event_time_us", "cents", "arrival_us")),
+            *(offsets[name] + 4 for name in ("age_ms", "list_hits", "features_us")),
+            offsets["fingerprint"] + 8, offsets["applied"] + 1,
+            *(at + 8 for at in fields), *(at + 2 for at, _ in ids),
+            *(at + id_bytes for _, at in ids),
+        ]
+        if max(ends) > row_bytes or len(writer) != 8 or len(names) > 0xFFFF:
+            raise ValueError("the columns of a context do not fit its rows")
+
+    def pack(self, list batches, uint64_t first):
+        """
+        Pack batches of Rows.
+
+        Args:
+            first: Sequence number of the first row.
+
+        Returns:
+            The body of the chunk, the ids of the transactions, and the fingerprints as
+            bytes; None if a batch does not have the usual types.
+        """
+        cdef Py_ssize_t count = len(batches), rows = 0, at
+        cdef _Buffers buffers = _Buffers(6 * count + 1)
+        cdef Batch* opened = <Batch*>PyMem_Malloc((count + 1) * sizeof(Batch))
+        cdef list codes = [], contexts = []
+        cdef bytes context
+        if opened == NULL:
+            raise MemoryError
+        try:
+            for at in range(count):
+                one = batches[at]
+                context = one.context
+                coded = one.reason_codes.tolist()
+                opened[at].rows = len(coded)
+                if PyBytes_GET_SIZE(context) != opened[at].rows * self.row_bytes:
+                    return None
+                opened[at].context = PyBytes_AS_STRING(context)
+                try:
+                    opened[at].decided_us = one.decided_us
+                    opened[at].began_us = one.began_us
+                    opened[at].decision_us = one.decision_us
+                except OverflowError:
+                    return None
+                if not self._open(buffers, one, &opened[at]):
+                    return None
+                if (
+                    opened[at].features.shape[1] != opened[0].features.shape[1]
+                    or opened[at].probabilities.shape[1]
+                    != opened[0].probabilities.shape[1]
+                ):
+                    return None
+                contexts.append(context)
+                codes.append(coded)
+                rows += opened[at].rows
+            if not 0 < rows <= self.most_rows:
+                return None
+            return self._body(opened, count, rows, codes, first)
+        finally:
+            PyMem_Free(opened)
+
+    cdef bint _open(self, _Buffers buffers, object one, Batch* batch) except -1:
+        cdef Py_ssize_t rows = batch.rows
+        batch.features = buffers.open(
+            one.features, True, False, 2, rows, 4, b"f", b"f"
+        )
+        batch.probabilities = buffers.open(
+            one.probabilities, True, False, 2, rows, 4, b"f", b"f"
+        )
+        batch.score = buffers.open(one.score, True, False, 1, rows, 4, b"f", b"f")
+        batch.degraded = buffers.open(one.degraded, True, False, 1, rows, 4, b"I", b"L")
+        batch.decision = buffers.open(one.decision, True, False, 1, rows, 1, b"B", b"B")
+        batch.rules = buffers.open(one.rules, True, False, 1, rows, 8, b"L", b"Q")
+        return not (
+            batch.features == NULL or batch.probabilities == NULL
+            or batch.score == NULL or batch.degraded == NULL or batch.decision == NULL
+            or batch.rules == NULL
+        )
+
+    cdef object _body(
+        self, Batch* batches, Py_ssize_t count, Py_ssize_t rows, list codes,
+        uint64_t first,
+    ):
+        cdef Py_ssize_t ids = self.ids.shape[0], fields = self.fields.shape[0]
+        cdef Py_ssize_t number = FIXED + fields + ids + 1
+        cdef Py_ssize_t wide = batches[0].features.shape[1]
+        cdef Py_ssize_t outputs = batches[0].probabilities.shape[1]
+        cdef Py_ssize_t text_bytes = 0, size, at, row, column, place, code
+        cdef uint64_t* numbers = NULL  # [number, rows], then one of each column
+        cdef uint64_t* zigzag
+        cdef uint8_t* widths = NULL
+        cdef uint64_t* values
+        cdef uint64_t most
+        cdef int64_t least, value
+        cdef bytes body, fingerprints
+        cdef char* to
+        cdef char* prints
+        cdef const char* source
+        cdef Batch* batch
+        cdef uint32_t four
+        cdef uint16_t two
+        if wide > 0xFFFF or outputs > 0xFFFF:
+            return None
+        numbers = <uint64_t*>PyMem_Malloc((number * rows + number) * 8 + 2 * number)
+        if numbers == NULL:
+            raise MemoryError
+        try:
+            zigzag = numbers + number * rows
+            widths = <uint8_t*>(zigzag + number)
+            place = 0
+            for at in range(count):
+                size = self._columns(&batches[at], numbers + place, rows, codes[at])
+                if size < 0:
+                    return None
+                text_bytes += size
+                place += batches[at].rows
+            size = 8 + 8 + 8 + 4 + 2 + 2 + 2 + len(self.names) + number
+            for column in range(number):
+                values = numbers + column * rows
+                least = <int64_t>values[0]
+                for row in range(1, rows):
+                    value = <int64_t>values[row]
+                    if value < least:
+                        least = value
+                most = 0
+                for row in range(rows):
+                    # Wraps around, so that uint64 values viewed as int64 survive.
+                    values[row] -= <uint64_t>least
+                    if values[row] > most:
+                        most = values[row]
+                zigzag[column] = (<uint64_t>least << 1) ^ <uint64_t>(least >> 63)
+                widths[2 * column] = _width_code(zigzag[column])
+                widths[2 * column + 1] = _width_code(most)
+                size += WIDTHS[widths[2 * column]]
+                size += WIDTHS[widths[2 * column + 1]] * rows
+            size += rows * (8 + 4 * (wide + outputs + 1)) + text_bytes
+            body = PyBytes_FromStringAndSize(NULL, size)
+            fingerprints = PyBytes_FromStringAndSize(NULL, 8 * rows)
+            to = PyBytes_AS_STRING(body)
+            memcpy(to, PyBytes_AS_STRING(self.writer), 8)
+            memcpy(to + 8, &first, 8)
+            memcpy(to + 16, &self.spec_hash, 8)
+            four = <uint32_t>rows
+            memcpy(to + 24, &four, 4)
+            two = <uint16_t>wide
+            memcpy(to + 28, &two, 2)
+            two = <uint16_t>outputs
+            memcpy(to + 30, &two, 2)
+            two = <uint16_t>len(self.names)
+            memcpy(to + 32, &two, 2)
+            to += 34
+            memcpy(to, PyBytes_AS_STRING(self.names), len(self.names))
+            to += len(self.names)
+            for column in range(number):
+                to[0] = <char>(widths[2 * column] << 4 | widths[2 * column + 1])
+                to += 1
+            for code in range(1, 5):
+                for column in range(number):
+                    if widths[2 * column] == code:
+                        memcpy(to, &zigzag[column], WIDTHS[code])  # little-endian
+                        to += WIDTHS[code]
+            for code in range(1, 5):
+                for column in range(number):
+                    if widths[2 * column + 1] == code:
+                        to = _narrow(to, numbers + column * rows, rows, code)
+            prints = PyBytes_AS_STRING(fingerprints)
+            place = 0
+            for at in range(count):
+                source = batches[at].context + self.fingerprint
+                for row in range(batches[at].rows):
+                    memcpy(prints + 8 * place, source + row * self.row_bytes, 8)
+                    place += 1
+            memcpy(to, prints, 8 * rows)
+            to += 8 * rows
+            for at in range(count):
+                batch = &batches[at]
+                for row in range(batch.rows):
+                    memcpy(to, <char*>batch.features.buf + 4 * wide * row, 4 * wide)
+                    to += 4 * wide
+                    memcpy(
+                        to, <char*>batch.probabilities.buf + 4 * outputs * row,
+                        4 * outputs,
+                    )
+                    to += 4 * outputs
+                    memcpy(to, <char*>batch.score.buf + 4 * row, 4)
+                    to += 4
+            names = []
+            for column in range(ids):
+                for at in range(count):
+                    for row in range(batches[at].rows):
+                        source = batches[at].context + row * self.row_bytes
+                        two = _u16(source + self.ids[column, 0])
+                        source += self.ids[column, 1]
+                        memcpy(to, source, two)
+                        to += two
+                        if column == 0:
+                            names.append(PyBytes_FromStringAndSize(source, two))
+            for at in range(count):
+                for text in <list>codes[at]:
+                    size = PyBytes_GET_SIZE(text)
+                    memcpy(to, PyBytes_AS_STRING(text), size)
+                    to += size
+            return body, names, fingerprints
+        finally:
+            PyMem_Free(numbers)
+
+    cdef Py_ssize_t _columns(
+        self, Batch* batch, uint64_t* to, Py_ssize_t rows, list codes
+    ) except? -1:
+        """
+        Write a batch's integers; return the bytes of its texts, -2 for a wrong one.
+        """
+        cdef Py_ssize_t row, at, place, text_bytes = 0
+        cdef const char* source
+        cdef uint32_t features_us
+        cdef int64_t waited_us
+        cdef uint16_t length
+        for row in range(batch.rows):
+            source = batch.context + row * self.row_bytes
+            features_us = _u32(source + self.features_us)
+            # As in NumPy, whole numbers wrap around.
+            waited_us = <int64_t>(
+                <uint64_t>batch.began_us
+                - <uint64_t>_i64(source + self.arrival_us)
+                - <uint64_t>features_us
+            )
+            to[DECIDED_US * rows] = <uint64_t>batch.decided_us
+            to[EVENT_TIME_US * rows] = <uint64_t>_i64(source + self.event_time_us)
+            to[CENTS * rows] = <uint64_t>_i64(source + self.cents)
+            to[DEGRADED * rows] = (<uint32_t*>batch.degraded.buf)[row]
+            to[AGE_MS * rows] = _u32(source + self.age_ms)
+            to[APPLIED * rows] = (<const uint8_t*>source)[self.applied]
+            to[LIST_HITS * rows] = _u32(source + self.list_hits)
+            to[DECISION * rows] = (<uint8_t*>batch.decision.buf)[row]
+            to[RULES * rows] = (<uint64_t*>batch.rules.buf)[row]
+            to[FEATURES_US * rows] = features_us
+            if waited_us < 0:
+                waited_us = 0
+            elif waited_us > MOST_U32:
+                waited_us = MOST_U32
+            to[MODEL_US * rows] = <uint64_t>waited_us
+            to[DECISION_US * rows] = <uint32_t>batch.decision_us
+            place = FIXED
+            for at in range(self.fields.shape[0]):
+                to[place * rows] = <uint64_t>_i64(source + self.fields[at])
+                place += 1
+            for at in range(self.ids.shape[0]):
+                length = _u16(source + self.ids[at, 0])
+                if length > self.id_bytes:
+                    return -2
+                to[place * rows] = length
+                text_bytes += length
+                place += 1
+            text = codes[row]
+            if type(text) is not bytes:
+                return -2
+            to[place * rows] = PyBytes_GET_SIZE(text)
+            text_bytes += PyBytes_GET_SIZE(text)
+            to += 1
+        return text_bytes
+
+
+cdef char* _narrow(
+    char* to, const uint64_t* values, Py_ssize_t rows, Py_ssize_t code
+) noexcept nogil:
+    """Write numbers in as few bytes as their code says; little-endian."""
+    cdef Py_ssize_t row, width = WIDTHS[code]
+    for row in range(rows):
+        memcpy(to, &values[row], width)
+        to += width
+    return to
+
+
+# Build the commands that store decisions.
+
+cdef enum:
+    STORED_HEAD = 26  # bytes of a value before its texts; stored_decisions.py
+
+cdef uint32_t[256] CRC
+
+
+cdef void _fill_crc() noexcept:
+    cdef uint32_t at, value
+    cdef int bit
+    for at in range(256):
+        value = at
+        for bit in range(8):
+            value = (value >> 1) ^ (<uint32_t>0xEDB88320 * (value & 1))
+        CRC[at] = value
+
+
+_fill_crc()
+
+
+cdef uint32_t _crc32(uint32_t crc, const uint8_t* data, Py_ssize_t size) noexcept nogil:
+    """Continue a CRC-32 as zlib does."""
+    cdef Py_ssize_t at
+    crc = ~crc
+    for at in range(size):
+        crc = CRC[(crc ^ data[at]) & 0xFF] ^ (crc >> 8)
+    return ~crc
+
+
+def store_commands(
+    decided_rows, *, bytes prefix, bytes release, int64_t extra_us, uint8_t version,
+    Py_ssize_t most_bytes,
+):
+    """
+    Build the commands of StoreCommands that store decisions.
+
+    Args:
+        decided_rows: DecidedRows.
+        prefix: Start of the key of each decision.
+        release: Release that decided.
+        extra_us: Added to the time of a decision, gives how long it is valid.
+        version: First byte of a value.
+        most_bytes: Longest value.
+
+    Returns:
+        Commands, and the ids of their decisions; None for rows without the usual types.
+    """
+    cdef list names = decided_rows.transaction_id, codes = decided_rows.reason_codes
+    cdef Py_ssize_t rows = len(names), row, size, named = len(release), coded
+    cdef _Buffers buffers = _Buffers(5)
+    cdef Py_buffer* decided = buffers.open(
+        decided_rows.decided_us, True, False, 1, rows, 8, b"l", b"q"
+    )
+    cdef Py_buffer* prints = buffers.open(
+        decided_rows.fingerprint, True, False, 1, rows, 8, b"L", b"Q"
+    )
+    cdef Py_buffer* decision = buffers.open(
+        decided_rows.decision, True, False, 1, rows, 1, b"B", b"B"
+    )
+    cdef Py_buffer* score = buffers.open(
+        decided_rows.score, True, False, 1, rows, 4, b"f", b"f"
+    )
+    cdef Py_buffer* degraded = buffers.open(
+        decided_rows.degraded, True, False, 1, rows, 4, b"I", b"L"
+    )
+    cdef list commands = [], stored = []
+    cdef bytes value, name, text
+    cdef char* to
+    cdef int64_t left_us
+    cdef uint32_t crc
+    cdef uint16_t two
+    if (
+        decided == NULL or prints == NULL or decision == NULL or score == NULL
+        or degraded == NULL or len(codes) != rows or most_bytes > 0xFFFF
+    ):
+        return None
+    for row in range(rows):
+        left_us = <int64_t>((<uint64_t*>decided.buf)[row] + <uint64_t>extra_us)
+        if left_us < 1000:
+            continue
+        name, text = names[row], codes[row]
+        coded = len(text)
+        size = STORED_HEAD + named + coded
+        if size > most_bytes:
+            continue
+        value = PyBytes_FromStringAndSize(NULL, size)
+        to = PyBytes_AS_STRING(value)
+        to[0] = <char>version
+        to[1] = (<char*>decision.buf)[row]
+        two = <uint16_t>named
+        memcpy(to + 2, &two, 2)
+        memcpy(to + 8, <char*>prints.buf + 8 * row, 8)
+        memcpy(to + 16, <char*>degraded.buf + 4 * row, 4)
+        memcpy(to + 20, <char*>score.buf + 4 * row, 4)
+        two = <uint16_t>coded
+        memcpy(to + 24, &two, 2)
+        memcpy(to + STORED_HEAD, PyBytes_AS_STRING(release), named)
+        memcpy(to + STORED_HEAD + named, PyBytes_AS_STRING(text), coded)
+        crc = _crc32(0, <uint8_t*>to, 4)
+        crc = _crc32(crc, <uint8_t*>to + 8, size - 8)
+        memcpy(to + 4, &crc, 4)
+        commands.append((b"SET", prefix + name, value, b"NX", b"PX", left_us // 1000))
+        stored.append(name)
+    return commands, stored

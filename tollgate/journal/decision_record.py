@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import struct
 import zlib
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -173,7 +174,36 @@ _NUMBERS: tuple[tuple[str, Any], ...] = (
 )
 
 
-class Records(msgspec.Struct, frozen=True, eq=False):
+class DecidedRows(msgspec.Struct, frozen=True, eq=False):
+    """
+    N decisions of one release, as columns.
+
+    Attributes:
+        release: Release that decided.
+        decided_us: Wall-clock time of the decision, µs; int64 [N].
+        transaction_id: N ids as sent.
+        fingerprint: Of all inputs of the row; uint64 [N].
+        score: float32 [N]; NaN where the model gave none.
+        degraded: Degraded bits; uint32 [N].
+        decision: Decision; uint8 [N].
+        reason_codes: N texts of codes, joined by `|`.
+    """
+
+    product: str
+    release: str
+    decided_us: I64
+    transaction_id: list[bytes]
+    fingerprint: U64
+    score: F32
+    degraded: U32
+    decision: U8
+    reason_codes: list[bytes]
+
+    def __len__(self) -> int:
+        return len(self.transaction_id)
+
+
+class Records(DecidedRows, frozen=True, eq=False):
     """
     N decisions of one writer, as columns, with consecutive sequence numbers.
 
@@ -181,26 +211,18 @@ class Records(msgspec.Struct, frozen=True, eq=False):
         writer: Id of the writer; 16 hexadecimal digits, drawn by each process.
         first_sequence: Sequence number of the first record; a writer counts from 0. A
             dropped record has a number, too, so a gap reveals it.
-        release: Release that decided.
         entities: Names of the product's entities, in the order of its spec.
-        decided_us: Wall-clock time of the decision, µs; int64 [N].
-        transaction_id: N ids as sent.
         entity_id: Per entity, N ids as sent.
         event_time_us: Time of the purchase, µs; int64 [N].
         cents: Amount of the purchase; int64 [N].
         fields: Declared fields by name, scaled or hashed, MISSING where not sent (see
             tollgate/features/fields.py); int64 [N] each.
-        fingerprint: Of all inputs of the row; uint64 [N].
         features: Vector that was scored; float32 [N, F].
         probabilities: Output of the model; float32 [N, K].
-        score: float32 [N]; NaN where the model gave none.
-        degraded: Degraded bits; uint32 [N].
         age_ms: Age of the oldest last known value used; 0 if from the store; uint32
             [N].
         applied: Applied, of the event in the store; uint8 [N].
         list_hits: Bit i: an id is on the policy's i-th list; uint32 [N].
-        decision: Decision; uint8 [N].
-        reason_codes: N texts of codes, joined by `|`.
         rules: Bit i: the policy's i-th rule matched; uint64 [N].
         features_us: Duration of the feature step, µs; uint32 [N].
         model_us: Time from the end of the feature step to the decision step, µs; uint32
@@ -210,33 +232,21 @@ class Records(msgspec.Struct, frozen=True, eq=False):
 
     writer: str
     first_sequence: int
-    product: str
-    release: str
     spec_hash: int
     entities: tuple[str, ...]
-    decided_us: I64
-    transaction_id: list[bytes]
     entity_id: list[list[bytes]]
     event_time_us: I64
     cents: I64
     fields: dict[str, I64]
-    fingerprint: U64
     features: F32
     probabilities: F32
-    score: F32
-    degraded: U32
     age_ms: U32
     applied: U8
     list_hits: U32
-    decision: U8
-    reason_codes: list[bytes]
     rules: U64
     features_us: U32
     model_us: U32
     decision_us: U32
-
-    def __len__(self) -> int:
-        return len(self.transaction_id)
 
     @property
     def owner(self) -> tuple[str, list[bytes]]:
@@ -253,6 +263,13 @@ class _Names(msgspec.Struct, frozen=True, array_like=True):
     fields: tuple[str, ...]
 
 
+def encode_names(
+    product: str, release: str, entities: tuple[str, ...], fields: Iterable[str]
+) -> bytes:
+    """Encode the names of a chunk."""
+    return msgspec.msgpack.encode(_Names(product, release, entities, tuple(fields)))
+
+
 def encode_chunk(records: Records) -> bytes:
     """
     Encode records as a chunk.
@@ -265,10 +282,8 @@ def encode_chunk(records: Records) -> bytes:
         raise JournalError(
             "a chunk", f"has 1 to {MAX_CHUNK_ROWS:,} records, not {rows:,}"
         )
-    names = msgspec.msgpack.encode(
-        _Names(
-            records.product, records.release, records.entities, tuple(records.fields)
-        )
+    names = encode_names(
+        records.product, records.release, records.entities, records.fields
     )
     texts = [records.transaction_id, *records.entity_id, records.reason_codes]
     try:

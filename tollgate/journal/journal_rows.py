@@ -11,8 +11,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.journal.decision_record import Records, encode_chunk
-from tollgate.schema import TRANSACTION_ID, context_dtype
+from tollgate import compiled
+from tollgate.journal.decision_record import (
+    MAX_CHUNK_ROWS,
+    DecidedRows,
+    Records,
+    encode_chunk,
+    encode_names,
+    sealed,
+)
+from tollgate.schema import MAX_ID_BYTES, TRANSACTION_ID, context_dtype
 from tollgate.store.redis.redis_store import Command
 
 Array = npt.NDArray[Any]
@@ -140,8 +148,8 @@ def _ids(context: Array, name: str) -> list[bytes]:
 CHUNK_ROWS = 512
 _MOST_FLOATS = 128 << 10  # per chunk: 512 KB; a segment's frame holds 1 MB
 
-# Builds the commands to send with records, from the records and the clock in µs.
-CommandBuilder = Callable[[Records, int], Sequence[Command]]
+# Builds the commands to send with records, from the decisions and the clock in µs.
+CommandBuilder = Callable[[DecidedRows, int], Sequence[Command]]
 Numbered = tuple[int, Rows]  # sequence number of the first row, rows
 
 
@@ -178,12 +186,63 @@ def pack(
     extra_commands: CommandBuilder,
 ) -> Chunk:
     """Pack one run into a chunk."""
-    batches = [rows for _, rows in run]
-    records = to_records(batches, heading, writer=writer, first_sequence=run[0][0])
+    first, batches = run[0][0], [rows for _, rows in run]
+    packed = _pack_compiled(batches, heading, writer=writer, first_sequence=first)
+    if packed is None:
+        records = to_records(batches, heading, writer=writer, first_sequence=first)
+        packed = encode_chunk(records), records
+    raw, rows = packed
     return Chunk(
-        first=run[0][0],
-        rows=len(records),
+        first=first,
+        rows=len(rows),
         decided_us=batches[0].decided_us,
-        raw=encode_chunk(records),
-        extra_commands=extra_commands(records, time.time_ns() // 1000),
+        raw=raw,
+        extra_commands=extra_commands(rows, time.time_ns() // 1000),
+    )
+
+
+def _pack_compiled(
+    batches: Sequence[Rows], heading: Heading, *, writer: str, first_sequence: int
+) -> tuple[bytes, DecidedRows] | None:
+    """Pack batches into the same bytes as `encode_chunk`; None if it cannot."""
+    if compiled.decisions is None:
+        return None
+    packed = _packer(heading, writer).pack(batches, first_sequence)
+    if packed is None:
+        return None
+    body, ids, fingerprints = packed
+    sizes = [len(one) for one in batches]
+    rows = DecidedRows(
+        product=heading.product,
+        release=heading.release,
+        decided_us=np.repeat([one.decided_us for one in batches], sizes),
+        transaction_id=ids,
+        fingerprint=np.frombuffer(fingerprints, np.uint64),
+        score=_joined([one.score for one in batches]),
+        degraded=_joined([one.degraded for one in batches]),
+        decision=_joined([one.decision for one in batches]),
+        reason_codes=_joined([one.reason_codes for one in batches]).tolist(),
+    )
+    return sealed(body), rows
+
+
+@functools.lru_cache(maxsize=8)
+def _packer(heading: Heading, writer: str) -> Any:
+    layout = _layout(heading.entities, heading.fields)
+    offsets = {name: at[1] for name, at in (layout.fields or {}).items()}
+    ids = [TRANSACTION_ID, *(f"{name}_id" for name in heading.entities)]
+    return compiled.decisions.ChunkPacker(
+        writer=bytes.fromhex(writer),
+        names=encode_names(
+            heading.product, heading.release, heading.entities, heading.fields
+        ),
+        spec_hash=heading.spec_hash,
+        offsets=offsets,
+        ids=np.array([(offsets[f"{name}_length"], offsets[name]) for name in ids]),
+        fields=np.array(
+            [offsets[f"field_{name}"] for name in heading.fields], np.int64
+        ),
+        row_bytes=layout.itemsize,
+        id_bytes=MAX_ID_BYTES,
+        most_rows=MAX_CHUNK_ROWS,
     )

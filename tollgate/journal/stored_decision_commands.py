@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import cast
 
 import msgspec
 
-from tollgate.journal.decision_record import Records
+from tollgate import compiled
+from tollgate.journal.decision_record import DecidedRows
+from tollgate.schema import EARLIER_BYTES
 from tollgate.store.redis.redis_store import Command
 from tollgate.store.stored_decisions import (
+    DECIDED_VERSION,
     pack_stored_decision,
     store_command,
     stored_decision_key,
@@ -40,18 +44,42 @@ class StoreCommands:
         self._ends: deque[tuple[int, bytes]] = deque()  # µs, and names
         self._bytes = 0
 
-    def __call__(self, records: Records, now_us: int) -> list[Command]:
+    def __call__(self, rows: DecidedRows, now_us: int) -> list[Command]:
         """Build the commands; none for decisions past their window or too long."""
-        release = records.release.encode()
-        left_us = records.decided_us + self._window_us - now_us
+        commands, stored = self._store(rows, now_us)
+        ended = self._ended(now_us, most=_AT_ONCE + 2 * len(stored))
+        commands += [
+            (b"GET", stored_decision_key(rows.product, name)) for name in ended
+        ]
+        if stored:
+            self._remember(stored, end_us=int(rows.decided_us.max()) + self._window_us)
+        return commands
+
+    def _store(
+        self, rows: DecidedRows, now_us: int
+    ) -> tuple[list[Command], list[bytes]]:
+        """Build the commands that store decisions, and list the ids of these."""
+        release = rows.release.encode()
+        if compiled.decisions is not None:
+            found = compiled.decisions.store_commands(
+                rows,
+                prefix=stored_decision_key(rows.product, b""),
+                release=release,
+                extra_us=self._window_us - now_us,
+                version=DECIDED_VERSION,
+                most_bytes=EARLIER_BYTES,
+            )
+            if found is not None:
+                return cast("tuple[list[Command], list[bytes]]", found)
+        left_us = rows.decided_us + self._window_us - now_us
         columns = zip(
             left_us.tolist(),
-            records.transaction_id,
-            records.fingerprint.tolist(),
-            records.decision.tolist(),
-            records.score.tolist(),
-            records.degraded.tolist(),
-            records.reason_codes,
+            rows.transaction_id,
+            rows.fingerprint.tolist(),
+            rows.decision.tolist(),
+            rows.score.tolist(),
+            rows.degraded.tolist(),
+            rows.reason_codes,
             strict=True,
         )
         commands: list[Command] = []
@@ -68,18 +96,10 @@ class StoreCommands:
                 codes=codes,
             )
             if value:
-                key = stored_decision_key(records.product, name)
+                key = stored_decision_key(rows.product, name)
                 commands.append(store_command(key, value, window_ms=left // 1_000))
                 stored.append(name)
-        ended = self._ended(now_us, most=_AT_ONCE + 2 * len(stored))
-        commands += [
-            (b"GET", stored_decision_key(records.product, name)) for name in ended
-        ]
-        if stored:
-            self._remember(
-                stored, end_us=int(records.decided_us.max()) + self._window_us
-            )
-        return commands
+        return commands, stored
 
     def _remember(self, names: list[bytes], *, end_us: int) -> None:
         packed = msgspec.msgpack.encode(names)

@@ -215,6 +215,7 @@ def _program(policy: Policy) -> Any:
             (one.bit, one.at_least, one.code, one.fallback or Decision.APPROVE)
             for one in policy.meanings
         ),
+        model_output=int(_MODEL_OUTPUT),
         unscored=sum(one.bit for one in policy.meanings if one.fallback is not None),
         weight_columns=np.array([column for column, _ in policy.score.weights]),
         weights=np.array([weight for _, weight in policy.score.weights]),

@@ -19,6 +19,7 @@ from tollgate import compiled
 from tollgate.errors import PolicyError
 from tollgate.policy import Policy, PolicyDecisions, RowFacts, load_policy
 from tollgate.policy import decide as decide_once
+from tollgate.policy.decide import _decide_compiled
 from tollgate.schema import (
     MISSING,
     DeclaredField,
@@ -333,8 +334,10 @@ def test_compiled_loop_decides_any_bits_as_numpy_does(
             policy = load(doc, folder)
         except PolicyError as exc:
             doc = without_what_is_refused(doc, exc)
-    rng = np.random.default_rng(seed)
-    decide(random_facts(rng, rows), policy=policy)
+    facts = random_facts(np.random.default_rng(seed), rows)
+    decide(facts, policy=policy)
+    if compiled.decisions is not None:
+        assert _decide_compiled(facts, policy) is not None
 
 
 SPECIAL = np.array(
