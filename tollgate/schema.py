@@ -102,6 +102,8 @@ CANARY_SEED_PARAMETER = "canary_seed"
 
 # Parameter that it adds to the feature step's, where the policy has lists.
 LISTS_PARAMETER = "lists"  # tollgate/store/id_lists.py
+# Parameter of a fused model: its steps and their copies, as JSON.
+FUSED_PARAMETER = "fused"
 # File next to a step's code on our own server: the release's data for this step.
 SLOT_FILE = "slot.json"
 

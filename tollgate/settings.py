@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -58,6 +58,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         otlp_endpoint: Collector that traces of requests are sent to, over HTTP and
             without /v1/traces; empty uses OpenTelemetry's own variables.
         trace_rate: One of this many requests without trace context is traced; 0: none.
+        form: Form in which products are served: as an "ensemble" of three models, or
+            "fused" into one; empty for that of each product's slo.yaml.
     """
 
     repository: str = "model_repository"
@@ -79,6 +81,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     capacity_per_s: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     otlp_endpoint: str = ""
     trace_rate: int = 0
+    form: Literal["", "ensemble", "fused"] = ""
 
     @property
     def products(self) -> tuple[str, ...]:

@@ -14,7 +14,11 @@ from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.latency_budget.busy_share import StepOverlap, at_once
 from tollgate.latency_budget.layers import Split, queues_of, split
 from tollgate.latency_budget.step_batches import Batches, record_batches
-from tollgate.latency_budget.step_counts import Counts, counts_of
+from tollgate.latency_budget.step_counts import (
+    Counts,
+    counts_in_one_model,
+    counts_of,
+)
 from tollgate.load.arrivals import F64, poisson
 from tollgate.load.asyncio_sender import AsyncioSender
 from tollgate.load.bodies import with_id
@@ -23,6 +27,7 @@ from tollgate.load.sender import open_sender
 from tollgate.load.synthetic import synthetic_requests
 from tollgate.repository.product_models import Product
 from tollgate.server.address import Address
+from tollgate.server.triton import control
 
 _TIMEOUT_S = 1.0
 _FEWEST = 100  # least requests for a 99th percentile
@@ -110,9 +115,12 @@ def measure(
         before = counts_of(server, (models.name, *steps))
         sent = chosen.at_times(requests, _at_s(requests, load))
         after = counts_of(server, (models.name, *steps))
+        fused = control.is_fused(server, models.name)
     counts = {name: now.since(before[name]) for name, now in after.items()}
-    queues = queues_of(counts[models.features_step], counts[models.decision_step])
     (batches,) = recorded
+    if fused:
+        counts |= counts_in_one_model(counts[models.name], batches)
+    queues = queues_of(counts[models.features_step], counts[models.decision_step])
     return Measured(
         load,
         sent,

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from tollgate.latency_budget.step_batches import Batches
 from tollgate.server.triton.control import Reachable, connected, steps_by_public_name
 
 _WORK = ("compute_input", "compute_infer", "compute_output")
@@ -86,6 +87,33 @@ def counts_of_answer(
 ) -> Mapping[str, Counts]:
     """Parse the counts in Triton's answer, gRPC's JSON."""
     return {name: _sum(answer.get("model_stats", []), name) for name in models}
+
+
+def counts_in_one_model(product: Counts, batches: Batches) -> dict[str, Counts]:
+    """
+    Derive the counts of the steps of a fused product, which Triton does not count.
+
+    Args:
+        product: Counts of the model; its queue is that of the first step.
+        batches: Batches that the steps reported meanwhile.
+    """
+    found = {}
+    worked_ns = (batches.end_us - batches.start_us) * 1000
+    for place, step in enumerate(batches.steps):
+        own = batches.step == place
+        inside = batches.batch[own[batches.batch]]
+        found[step] = Counts(
+            requests=len(inside),
+            rows=int(batches.rows[own].sum()),
+            batches=int(own.sum()),
+            whole_ns=int(worked_ns[inside].sum()),
+            work_ns=int(worked_ns[inside].sum()),
+        )
+    first = batches.steps[0]
+    requests = found[first].requests
+    queue_ns = product.queue_ns * requests // max(1, product.requests)
+    found[first] = msgspec.structs.replace(found[first], queue_ns=queue_ns)
+    return found
 
 
 def _sum(entries: Sequence[Mapping[str, Any]], name: str) -> Counts:

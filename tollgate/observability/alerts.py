@@ -199,7 +199,7 @@ def alerts(product: str, slo: Slo, *, steps: tuple[str, ...]) -> list[Alert]:
     of = f'product="{product}"'
     limit_s = P99_TIMES * slo.latency_target_ms / 1e3
     wait_s = QUEUE_SHARE * slo.latency_target_ms / 1e3
-    models = "|".join(steps)
+    models = "|".join((product, *steps))  # fused, the product has the only queue
     return [
         *_burns(product, slo),
         Alert(

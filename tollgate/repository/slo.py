@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -11,6 +11,8 @@ from tollgate.errors import RepositoryError
 from tollgate.suggestions import unknown_key
 
 SLO_FILE = "slo.yaml"
+
+Form = Literal["ensemble", "fused"]
 
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -60,6 +62,7 @@ class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         target_ms: Division of the SLO's time; None if only the SLA is measured.
         model_budget_us_per_row: Time that a row may take in the model at the largest
             batch; None derives it from the model's layer.
+        form: Form in which the product is served, unless a setting says otherwise.
     """
 
     latency_objective_ms: _Positive = 50.0
@@ -68,6 +71,7 @@ class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     budget_ms: Layers | None = None
     target_ms: Layers | None = None
     model_budget_us_per_row: _Positive | None = None
+    form: Form = "ensemble"
 
     @property
     def layers_ms(self) -> Layers:

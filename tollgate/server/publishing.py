@@ -43,7 +43,7 @@ from tollgate.server.serving.copy_slots import Slots
 from tollgate.server.triton import control, placement
 from tollgate.server.triton.control import Reachable
 from tollgate.server.triton.launcher import TritonServer
-from tollgate.server.triton.private_names import hide_instances
+from tollgate.server.triton.private_names import hide_instances, link_private
 from tollgate.server.triton.probe import probe
 
 # Side-load a new version of a model into a running server and verify its answers.
@@ -59,7 +59,12 @@ def require_server(server: Reachable, models: Product) -> None:
         ServerError: No server answers, the secret is wrong, or the product is not
             served.
     """
-    for name in (models.model_step, models.name):
+    names = [models.model_step, models.name]
+    if control.ready_versions(server, models.name) and control.is_fused(
+        server, models.name
+    ):
+        names = [models.name]
+    for name in names:
         if not control.ready_versions(server, name):
             problem = f"{name} is not loaded at {server.grpc_url}: nothing to add to"
             raise ServerError("tritonserver", problem)
@@ -71,7 +76,8 @@ def side_load(server: Reachable, *, models: Product, version: int, trial: Trial)
 
     The server receives the configuration that it runs, with one more version in its
     policy, so the versions that serve are left alone. If the new one fails, the server
-    unloads it again.
+    unloads it again. A server that runs the product fused has no such model: it loads
+    the version for these queries alone.
 
     Args:
         models: The product, whose repository the server reads.
@@ -85,6 +91,8 @@ def side_load(server: Reachable, *, models: Product, version: int, trial: Trial)
     """
     step = models.model_step
     with lock_folder((server.own_repository or models.repository) / models.name):
+        if control.is_fused(server, models.name):
+            return _load_alone(server, models, version=version, trial=trial)
         running = _running_config(server, models)
         served = control.ready_versions(server, step)
         if version in served:
@@ -98,6 +106,26 @@ def side_load(server: Reachable, *, models: Product, version: int, trial: Trial)
         except BaseException:
             _restore(server, running, versions=served)
             raise
+
+
+def _load_alone(
+    server: Reachable, models: Product, *, version: int, trial: Trial
+) -> str:
+    """Load a version as a model of its own, query it, and unload it again."""
+    step, folder = models.model_step, server.own_repository
+    _copy(server, models, version=version, served=())
+    name = step
+    if folder is not None:
+        name = link_private(folder, step, suffix=server.private_suffix)
+    loaded = _as_loaded(models.steps[step], name=name)
+    running = json_format.ParseDict(loaded, ModelConfig())
+    try:
+        _load_trial(server, running, versions=[version])
+        require_answers(server, step, version=version, trial=trial)
+    finally:
+        with contextlib.suppress(ServerError):  # it was not loaded
+            control.unload_model(server, name)
+    return probe(server, models.name).release
 
 
 def _copy(

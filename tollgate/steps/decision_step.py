@@ -176,7 +176,7 @@ class TensorCache:
 _WORDS = np.array([level.name.lower().encode() for level in Decision], np.object_)
 
 
-class _Batch(msgspec.Struct, frozen=True, eq=False):
+class DecisionBatch(msgspec.Struct, frozen=True, eq=False):
     """
     Hold the rows of all requests of a dynamic batch.
 
@@ -196,6 +196,19 @@ class _Batch(msgspec.Struct, frozen=True, eq=False):
     chosen: Array | None
     bounds: list[int]
     began_us: int
+
+    def requests(self, positions: Sequence[int]) -> DecisionBatch:
+        """Copy the rows of some requests, at least one."""
+        spans = [np.arange(*self.bounds[at : at + 2]) for at in positions]
+        rows = np.concatenate(spans)
+        return DecisionBatch(
+            context=self.context[rows],
+            features=self.features[rows],
+            probabilities=self.probabilities[rows],
+            chosen=None if self.chosen is None else self.chosen[rows],
+            bounds=list(itertools.accumulate(map(len, spans), initial=0)),
+            began_us=self.began_us,
+        )
 
 
 class DecisionStep:
@@ -254,10 +267,10 @@ class DecisionStep:
         self._batches = open_batches(name)
         window_s = self._policy.idempotency_s
         self._journal = open_journal(pb, heading, window_s=window_s, labels=labels)
-        self._canary = read_canary(parameters, entities)
+        self.canary = read_canary(parameters, entities)
         self._canary_journal = None
-        if self._canary is not None:
-            heading = structs.replace(heading, release=self._canary.release)
+        if self.canary is not None:
+            heading = structs.replace(heading, release=self.canary.release)
             labels["version"] += "-canary"
             self._canary_journal = open_journal(
                 pb, heading, window_s=window_s, labels=labels
@@ -265,7 +278,7 @@ class DecisionStep:
         names = ("decision", "reason_codes", "degraded", "release")
         self._tensors = TensorCache(pb, names=names, empty=("error",))
         releases = [parameters[RELEASE_PARAMETER]]
-        releases += [self._canary.release] if self._canary is not None else []
+        releases += [self.canary.release] if self.canary is not None else []
         self._metrics = DecisionMetrics(
             pb, labels=step_labels, releases=tuple(releases), spec_hash=self._spec_hash
         )
@@ -294,25 +307,26 @@ class DecisionStep:
                 batch.features, batch.context, bounds=batch.bounds
             )
             if not reasons:
-                return self._answer(requests, batch)
+                return self.answer(requests, batch)
         self._refusals.note(reasons.values())
         errors = {place: refusal_error(reason) for place, reason in reasons.items()}
         if DIRECT in reasons.values():
             answer = self.execute
         else:
-            answer = partial(self._answer_again, began_us=began_us)
+            others = [at for at in range(len(requests)) if at not in reasons]
+            answer = partial(self._answer_part, batch=batch, positions=others)
         return triton.refuse_some(self._pb, requests, errors, answer=answer)
 
-    def _read(self, inputs: triton.Inputs, *, began_us: int) -> _Batch:
+    def _read(self, inputs: triton.Inputs, *, began_us: int) -> DecisionBatch:
         packed = np.ascontiguousarray(triton.gather(inputs, CONTEXT))
         context = packed.view(self._dtype)[:, 0]
         probabilities, bounds = triton.gather_rows(inputs, PROBABILITIES)
         chosen = None
-        if self._canary is not None:
-            chosen = self._canary.rows(context)
+        if self.canary is not None:
+            chosen = self.canary.rows(context)
             theirs = triton.gather(inputs, CHALLENGER_PROBABILITIES)
             probabilities = np.where(chosen[:, None], theirs, probabilities)
-        return _Batch(
+        return DecisionBatch(
             context=context,
             features=triton.gather(inputs, FEATURES),
             probabilities=probabilities,
@@ -321,12 +335,17 @@ class DecisionStep:
             began_us=began_us,
         )
 
-    def _answer_again(self, requests: Sequence[Any], *, began_us: int) -> list[Any]:
-        """Answer requests whose signatures were verified in a larger batch."""
-        batch = self._read(triton.inputs_of(requests), began_us=began_us)
-        return self._answer(requests, batch)
+    def _answer_part(
+        self,
+        requests: Sequence[Any],
+        *,
+        batch: DecisionBatch,
+        positions: Sequence[int],
+    ) -> list[Any]:
+        """Answer some requests of a verified batch, at these positions in it."""
+        return self.answer(requests, batch.requests(positions))
 
-    def _answer(self, requests: Sequence[Any], batch: _Batch) -> list[Any]:
+    def answer(self, requests: Sequence[Any], batch: DecisionBatch) -> list[Any]:
         """Decide verified requests; if that fails, decide them one by one."""
         if self._traces is not None:
             self._traces.begin(batch.began_us)
@@ -340,15 +359,15 @@ class DecisionStep:
         if decided is None:
             return [
                 answer
-                for one in requests
-                for answer in self._answer_again([one], began_us=batch.began_us)
+                for at, one in enumerate(requests)
+                for answer in self.answer([one], batch.requests([at]))
             ]
         try:
             return self._respond(requests, batch, decided)
         except Exception as exc:  # noqa: BLE001 - part of it may be in the journal
             return triton.failed(self._pb, requests, exc)
 
-    def _decide(self, batch: _Batch) -> PolicyDecisions:
+    def _decide(self, batch: DecisionBatch) -> PolicyDecisions:
         """Apply the policy, without side effects outside the step."""
         context = batch.context
         facts = RowFacts(
@@ -366,7 +385,7 @@ class DecisionStep:
         return decided
 
     def _respond(
-        self, requests: Sequence[Any], batch: _Batch, decided: PolicyDecisions
+        self, requests: Sequence[Any], batch: DecisionBatch, decided: PolicyDecisions
     ) -> list[Any]:
         """Write the journal's records, count, and make one response per request."""
         context, bounds = batch.context, batch.bounds
@@ -391,7 +410,7 @@ class DecisionStep:
             self._batches.write(requests, rows=rows, began_us=batch.began_us)
         return responses
 
-    def _record(self, batch: _Batch, decided: PolicyDecisions) -> None:
+    def _record(self, batch: DecisionBatch, decided: PolicyDecisions) -> None:
         context, chosen = batch.context, batch.chosen
         for journal, excluded in (
             (self._journal, chosen),
@@ -410,7 +429,9 @@ class DecisionStep:
         if self._traces is not None:
             self._traces.part("journal")
 
-    def _columns(self, batch: _Batch, decided: PolicyDecisions) -> dict[str, Array]:
+    def _columns(
+        self, batch: DecisionBatch, decided: PolicyDecisions
+    ) -> dict[str, Array]:
         """Fill the answer's columns, [N, 1] each."""
         context = batch.context
         columns = {
@@ -421,8 +442,8 @@ class DecisionStep:
             "error": np.full(len(context), b"", np.object_),
             "release": np.full(len(context), self._release, np.object_),
         }
-        if self._canary is not None:
-            columns["release"][batch.chosen] = self._canary.release.encode()
+        if self.canary is not None:
+            columns["release"][batch.chosen] = self.canary.release.encode()
         if np.count_nonzero(context["earlier_length"]):
             stored = np.flatnonzero(context["earlier_length"])
             earlier = read_stored_decisions(context["earlier"][stored])

@@ -7,7 +7,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
 
@@ -332,19 +332,9 @@ class FeatureStep:
             later = self._second.eligible(batch, degraded)
         if np.count_nonzero(degraded):
             self._metrics.count(degraded[rows_except(batch, later)])
-        responses, refused = self._respond(batch, features, context)
-        if self._traces is not None:
-            self._traces.scored(
-                requests,
-                ids=next(iter(batch.ids.values())),
-                bounds=batch.bounds,
-                rejected=[position for position, _ in refused],
-                began_us=arrival_us,
-                worked_us=int(context["features_us"][0]),
-            )
-        if self._batches is not None and self._batches.is_enabled():
-            rows = len(features)
-            self._batches.write(requests, rows=rows, began_us=arrival_us)
+        responses = self._answer(
+            requests, batch, features, context, arrival_us=arrival_us, later=later
+        )
         for position, deadline_s in later.items():
             part = slice(*batch.bounds[position : position + 2])
             pending = PendingRequest(
@@ -352,19 +342,63 @@ class FeatureStep:
                 features=features[part],
                 context=context[part],
                 deadline_s=deadline_s,
+                request=requests[position],
                 sender=requests[position].get_response_sender(),
             )
             responses[position] = None  # the second look-up sends it later
             self._second.add(pending)
         return responses
 
-    def _respond(
+    def _answer(
+        self,
+        requests: Sequence[Any],
+        batch: Batch,
+        features: Array,
+        context: Array,
+        *,
+        arrival_us: int,
+        later: Collection[int],
+    ) -> list[Any]:
+        """
+        Answer the requests of a scored batch.
+
+        Args:
+            later: Positions of the requests that are answered after a second look-up;
+                their answers here are not sent.
+        """
+        responses, refused = self._respond(batch, features, context)
+        self._report(
+            requests, batch, context, arrival_us=arrival_us, rejected=list(refused)
+        )
+        return responses
+
+    def _report(
+        self,
+        requests: Sequence[Any],
+        batch: Batch,
+        context: Array,
+        *,
+        arrival_us: int,
+        rejected: Sequence[int],
+    ) -> None:
+        """Write the spans of a scored batch; `rejected`: requests not passed on."""
+        if self._traces is not None:
+            self._traces.scored(
+                requests,
+                ids=next(iter(batch.ids.values())),
+                bounds=batch.bounds,
+                rejected=rejected,
+                began_us=arrival_us,
+                worked_us=int(context["features_us"][0]),
+            )
+        if self._batches is not None and self._batches.is_enabled():
+            rows = len(context)
+            self._batches.write(requests, rows=rows, began_us=arrival_us)
+
+    def _outputs(
         self, batch: Batch, features: Array, context: Array
-    ) -> tuple[list[Any], list[tuple[int, str]]]:
-        """
-        Write the response to each request of a batch; also return the refused ones.
-        """
-        self._signer.sign(features, context, bounds=batch.bounds)
+    ) -> dict[str, Array]:
+        """Return the tensors for the next steps."""
         outputs = {
             FEATURES: features,
             CONTEXT: context.view(np.uint8).reshape(len(features), -1),
@@ -373,16 +407,28 @@ class FeatureStep:
             outputs[EXACT_FEATURES] = exact_features(
                 self._spec, features, cents=batch.cents, fields=batch.fields
             )
+        return outputs
+
+    def _respond(
+        self, batch: Batch, features: Array, context: Array
+    ) -> tuple[list[Any], dict[int, str]]:
+        """
+        Write the response to each request of a batch; also return the refused ones.
+        """
+        self._signer.sign(features, context, bounds=batch.bounds)
+        outputs = self._outputs(batch, features, context)
         responses = triton.respond(self._pb, outputs, batch.bounds)
-        refused = rejected_requests(batch) if batch.errors else []
-        for position, text in refused:
+        refused = dict(rejected_requests(batch)) if batch.errors else {}
+        for position, text in refused.items():
             responses[position] = triton.refuse(self._pb, text, invalid=True)
         return responses, refused
 
-    def _answer_later(self, batch: Batch, features: Array, context: Array) -> Any:
+    def _answer_later(
+        self, pending: PendingRequest, features: Array, context: Array
+    ) -> Any:
         """Write the response to a request after its second look-up."""
         self._metrics.count(context["degraded"])
-        ((response,), _) = self._respond(batch, features, context)
+        ((response,), _) = self._respond(pending.batch, features, context)
         return response
 
     def _score(

@@ -50,6 +50,7 @@ class PendingRequest(msgspec.Struct, frozen=True, eq=False):
         batch: Its rows.
         features, context: Results of the first look-up; [N, F] and [N].
         deadline_s: Deadline of the store for them.
+        request: The request, for its parameters and id.
         sender: Triton's response sender of the request.
     """
 
@@ -57,6 +58,7 @@ class PendingRequest(msgspec.Struct, frozen=True, eq=False):
     features: Array
     context: Array
     deadline_s: float
+    request: Any
     sender: Any
 
 
@@ -68,7 +70,7 @@ class SecondLookup:
         pb: Triton's `triton_python_backend_utils`.
         open_chain: Opens the store again; called when the first request needs it.
         score: Scores rows over that store: returns their features and contexts.
-        respond: Writes the answer to a request, given its rows, features and contexts.
+        respond: Writes the answer to a request, given its features and contexts.
         deadline_s: Deadline of the batch; a second look-up needs a longer one.
         limit_s: Longest deadline that a request may set.
 
@@ -83,7 +85,7 @@ class SecondLookup:
         *,
         open_chain: Callable[[], FallbackChain],
         score: Score,
-        respond: Callable[[Batch, Array, Array], Any],
+        respond: Callable[[PendingRequest, Array, Array], Any],
         deadline_s: float,
         limit_s: float,
     ) -> None:
@@ -157,7 +159,7 @@ class SecondLookup:
         self.lost += lost
         self.found += len(context) - lost
         try:
-            response = self._respond(pending.batch, features, context)
+            response = self._respond(pending, features, context)
         except Exception as exc:  # noqa: BLE001 - a caller waits for an answer
             log.error("a second look-up was not answered: %s", trace_of(exc))
             text = f"the step failed: {type(exc).__name__}; the server's log has more"

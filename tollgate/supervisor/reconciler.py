@@ -176,7 +176,7 @@ class Reconciler:
             )
             # Name the release: release.json may have changed meanwhile.
             require_sound(snapshot, product=self._product, release=release)
-            plan = plan_serving(snapshot, release)
+            plan = plan_serving(snapshot, release, form=self._serving.form)
             if active is None:
                 self._report_action("loading")
                 self._serving.begin(plan)

@@ -23,6 +23,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tollgate.errors import ServerError
 from tollgate.repository.atomic import lock_folder
 from tollgate.repository.configs import to_json
+from tollgate.repository.serving_form import QUEUE_DELAY_PARAMETER
 from tollgate.server.address import Address
 from tollgate.server.processes.state_lock import FolderLock
 from tollgate.server.serving.loaded import loaded_slots, read_record
@@ -62,6 +63,10 @@ class Override:
         self._server = server
         self._path = record
         self._record = read_record(record)
+        if self._record.form == "fused":
+            problem = "is served fused; tuning searches the settings of an ensemble. "
+            problem += f"Set {QUEUE_DELAY_PARAMETER} in its config.pbtxt instead, or "
+            raise ServerError(self._record.product, problem + "serve the ensemble")
         self._roles = roles
         self._loading = Loading(server)
         self.configs = {

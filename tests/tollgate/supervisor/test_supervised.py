@@ -76,6 +76,31 @@ def test_two_steps_that_die_at_once_are_both_restarted(supervised: Supervised) -
     assert mended >= {"fraud_features", "fraud_model"}
 
 
+def test_a_fused_product_that_dies_or_hangs_is_restarted(tmp_path: Path) -> None:
+    """Its only process is killed and stopped; the server is not restarted."""
+    words = ("up", "--form", "fused")
+    product = Supervised(REPOSITORY, tmp_path / "state", words=words)
+    try:
+        product.wait(lambda: bool(product.health_url) and product.ready())
+        server = product.pid("tritonserver")
+        for number in (signal.SIGKILL, signal.SIGSTOP):
+            before = product.recovered_parts()
+            os.kill(product.pid("fraud"), number)
+            product.wait_recovered(len(before) + 1)
+        assert product.recovered_parts() == ["fraud", "fraud"]
+        assert product.pid("tritonserver") == server
+        metrics = product.get("/metrics")[1]
+        assert 'tollgate_step_resident_bytes{instance="fraud_0_0"' in metrics
+        os.kill(server, signal.SIGKILL)
+        product.wait_recovered(3)
+        assert [
+            stub.step.model for stub in find_stubs(product.pid("tritonserver"))
+        ] == ["fraud"]
+    finally:
+        status = product.stop()
+    assert status == 0
+
+
 def test_the_admin_port_reports_health_releases_and_metrics(
     supervised: Supervised,
 ) -> None:

@@ -75,6 +75,14 @@ TraceRate = Annotated[
         show_default="0",
     ),
 ]
+Form = Annotated[
+    Literal["ensemble", "fused"] | None,
+    typer.Option(
+        help="Serve three models in an ensemble, or all steps fused into one model, "
+        "which costs less processor time.",
+        show_default="form in slo.yaml, or ensemble",
+    ),
+]
 SidePort = Annotated[
     int,
     typer.Option(
@@ -110,6 +118,7 @@ def up(
     cache_mb: CacheMb = None,
     otlp_endpoint: OtlpEndpoint = None,
     trace_rate: TraceRate = None,
+    form: Form = None,
     side_port: SidePort = 8003,
 ) -> None:
     """Serve products here: Redis, Triton and releases, until Ctrl-C or SIGTERM."""
@@ -128,6 +137,7 @@ def up(
         cache_mb=cache_mb,
         otlp_endpoint=otlp_endpoint,
         trace_rate=trace_rate,
+        form=form,
     )
     if chosen.store_url and chosen.store_server:
         problem = f"{chosen.store_server} would not be used: a store URL is set too"
@@ -150,6 +160,7 @@ def serve(
     cache_mb: CacheMb = None,
     otlp_endpoint: OtlpEndpoint = None,
     trace_rate: TraceRate = None,
+    form: Form = None,
     host: Annotated[
         str,
         typer.Option(
@@ -205,6 +216,7 @@ def serve(
         cache_mb=cache_mb,
         otlp_endpoint=otlp_endpoint,
         trace_rate=trace_rate,
+        form=form,
     )
     if not chosen.store_url:
         raise InputError("--store-url", "no store is named; `tollgate up` starts one")

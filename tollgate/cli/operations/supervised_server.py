@@ -135,6 +135,7 @@ def supervise(
                 recall=recall,
                 tracing=tracing,
                 snapshot=snapshot,
+                form=chosen.form,
             )
         )
         metrics = SupervisorMetrics(

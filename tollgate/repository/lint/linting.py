@@ -26,6 +26,7 @@ from tollgate.repository.lint.view import (
     read_models,
     with_steps,
 )
+from tollgate.repository.serving_form import require_form
 from tollgate.repository.slo import read_slo
 from tollgate.repository.snapshot import RepositorySnapshot
 
@@ -411,6 +412,9 @@ def _view(question: Question, *, findings: list[Finding]) -> View:
             slo = read_slo(question.repository, product=product)
             own = with_steps([product], models)
             objectives_ms |= dict.fromkeys(own, slo.latency_objective_ms)
+            with collecting(findings, code="TG324"):
+                if slo.form != "ensemble":
+                    require_form(snapshot.product(product), slo.form)
         with collecting(findings, code="TG321", caught=PolicyError):
             read_gates(question.repository, product=product)
     if question.objective_ms is not None:

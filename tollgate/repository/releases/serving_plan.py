@@ -33,6 +33,8 @@ from tollgate.repository.releases.rendering import (
     features_parameters,
 )
 from tollgate.repository.releases.served_versions import load_policy_of, released_spec
+from tollgate.repository.serving_form import require_form
+from tollgate.repository.slo import Form
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import CHALLENGER_PROBABILITIES
 
@@ -63,6 +65,7 @@ class ServingPlan(msgspec.Struct, frozen=True):
         canary: The challenger's model, if one answers a share of the customers.
         configs: Configuration per step, as in its file.
         ensemble: Configuration of the ensemble, as in its file.
+        form: Form in which it is served.
     """
 
     repository: Path
@@ -72,25 +75,30 @@ class ServingPlan(msgspec.Struct, frozen=True):
     canary: Part | None
     configs: dict[str, ModelConfig]
     ensemble: ModelConfig
+    form: Form = "ensemble"
 
 
-def plan_serving(snapshot: RepositorySnapshot, release: Release) -> ServingPlan:
+def plan_serving(
+    snapshot: RepositorySnapshot, release: Release, *, form: Form = "ensemble"
+) -> ServingPlan:
     """
     Verify a release's files and plan how it is served.
 
     Args:
         snapshot: The model repository, with the named configuration to use.
         release: One of its releases, not only the one in release.json.
+        form: Form in which to serve it.
 
     Raises:
-        RepositoryError: A file cannot be read, or the release does not fit the
-            repository.
+        RepositoryError: A file cannot be read, the release does not fit the repository,
+            or the product cannot be served in this form.
         SpecError: The features.yaml cannot be used.
         PolicyError: The policy.yaml cannot be used.
     """
     models = snapshot.product(release.product)
     path = release_path(snapshot.folder, release.product)
     require_steps(path, release.versions, product=models)
+    require_form(models, form)
     verify_active(snapshot.folder, release)
     canary = canary_of(release)
     return ServingPlan(
@@ -101,6 +109,7 @@ def plan_serving(snapshot: RepositorySnapshot, release: Release) -> ServingPlan:
         canary=_canary_part(models, release, canary) if canary else None,
         configs=dict(models.steps),
         ensemble=models.ensemble,
+        form=form,
     )
 
 

@@ -6,10 +6,12 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
 from tollgate.repair.drain import draining
+from tollgate.repository.slo import Form
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.address import announced
 from tollgate.server.processes.redis_server import EmbeddedRedis
@@ -74,6 +76,7 @@ def serve(
     recall: bool = False,
     tracing: Tracing | None = None,
     snapshot: RepositorySnapshot | None = None,
+    form: Form | Literal[""] = "",
 ) -> Iterator[Embedded]:
     """
     Serve the releases of products until the context ends.
@@ -99,15 +102,19 @@ def serve(
         tracing: Destination of traces of requests; None makes none.
         snapshot: The repository, with that named configuration, as the caller checked
             it; None reads it.
+        form: Form in which all products are served; empty for that of each slo.yaml.
 
     Raises:
-        RepositoryError: A release does not fit together.
+        RepositoryError: A release does not fit together, or cannot be served in the
+            form.
         SetupError: This machine lacks something.
         ServerError: A process did not start, a model did not load, a probe failed.
     """
     if snapshot is None:
         snapshot = RepositorySnapshot(repository, config_name=model_config_name)
-    loaders = [ProductLoader(snapshot, product, state=state) for product in products]
+    loaders = [
+        ProductLoader(snapshot, product, state=state, form=form) for product in products
+    ]
     if not recall:
         for one in loaders:
             one.require_plan()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 from tollgate.errors import (
     PolicyError,
@@ -15,6 +16,7 @@ from tollgate.errors import (
     TollgateError,
 )
 from tollgate.repository.releases.serving_plan import ServingPlan, plan_serving
+from tollgate.repository.slo import Form, read_slo
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.serving.copy_slots import Slots
 from tollgate.server.serving.loaded import record_path
@@ -25,17 +27,31 @@ log = logging.getLogger(__name__)
 
 
 class ProductLoader:
-    """Load a product at the start: its release, or the one that was served before."""
+    """
+    Load a product at the start: its release, or the one that was served before.
+
+    Args:
+        form: Form in which it is served; empty for that of its slo.yaml.
+    """
 
     def __init__(
-        self, snapshot: RepositorySnapshot, product: str, *, state: Path
+        self,
+        snapshot: RepositorySnapshot,
+        product: str,
+        *,
+        state: Path,
+        form: Form | Literal[""] = "",
     ) -> None:
         self.product = product
         self._record = record_path(state, product)
         self._plan: ServingPlan | None = None
         self._error: TollgateError | None = None
+        self._form: Form = form or "ensemble"
         try:
-            self._plan = plan_serving(snapshot, snapshot.release(product))
+            self._form = form or read_slo(snapshot.folder, product=product).form
+            self._plan = plan_serving(
+                snapshot, snapshot.release(product), form=self._form
+            )
         except (RepositoryError, SpecError, PolicyError) as error:
             self._error = error
 
@@ -53,7 +69,7 @@ class ProductLoader:
 
     def serving(self, triton: TritonServer, slots: Slots) -> Serving:
         """Make the object that serves the product; nothing is loaded yet."""
-        return Serving(triton, slots, record=self._record)
+        return Serving(triton, slots, record=self._record, form=self._form)
 
     def begin(self, serving: Serving) -> None:
         """

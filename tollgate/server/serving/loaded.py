@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -41,6 +42,7 @@ class ServingRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         configs: Configuration per step, as JSON, without a version policy.
         ensemble: Configuration of the ensemble, as JSON, without pins.
+        form: Form in which it is served; absent for an ensemble.
     """
 
     product: str
@@ -48,6 +50,7 @@ class ServingRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     previous: LoadedRelease | None = msgspec.field(name="kept")
     configs: dict[str, str]
     ensemble: str
+    form: Literal["fused"] | msgspec.UnsetType = msgspec.UNSET
 
 
 def make_record(
@@ -59,6 +62,7 @@ def make_record(
         previous=previous,
         configs={step: to_json(config) for step, config in plan.configs.items()},
         ensemble=to_json(plan.ensemble),
+        form=plan.form if plan.form == "fused" else msgspec.UNSET,
     )
 
 

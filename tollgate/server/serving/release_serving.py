@@ -22,7 +22,9 @@ import msgspec
 from tollgate.errors import ServerError
 from tollgate.repository.atomic import lock_folder, replace_file
 from tollgate.repository.releases.serving_plan import Part, ServingPlan
+from tollgate.repository.slo import Form
 from tollgate.server.serving.copy_slots import Slots
+from tollgate.server.serving.fused_form import FusedLoading
 from tollgate.server.serving.loaded import (
     Canary,
     LoadedRelease,
@@ -44,6 +46,11 @@ from tollgate.server.triton.launcher import TritonServer
 log = logging.getLogger(__name__)
 
 
+def loading_in(form: Form, triton: TritonServer) -> Loading:
+    """Return the object that loads a product in a form."""
+    return FusedLoading(triton) if form == "fused" else Loading(triton)
+
+
 class Serving:
     """
     One product on one running server, next to other products.
@@ -51,14 +58,26 @@ class Serving:
     Args:
         triton: The server; it reads the slots and has loaded nothing of the product.
         slots: Its copies, shared with the other products.
+        form: Form in which the product is served.
+
+    Attributes:
+        form: The same, or the form of the release that `recall` loaded.
     """
 
-    def __init__(self, triton: TritonServer, slots: Slots, *, record: Path) -> None:
+    def __init__(
+        self,
+        triton: TritonServer,
+        slots: Slots,
+        *,
+        record: Path,
+        form: Form = "ensemble",
+    ) -> None:
         self._triton = triton
         self._slots = slots
         self._path = record
         self._now: ServingRecord | None = None
-        self._loading = Loading(triton)
+        self.form = form
+        self._loading = loading_in(form, triton)
 
     @property
     def active(self) -> LoadedRelease | None:
@@ -72,8 +91,12 @@ class Serving:
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The models of the product, in the order of the data flow."""
-        return tuple(self._now.active.slots) if self._now else ()
+        """The models that do the product's work, in the order of the data flow."""
+        if self._now is None:
+            return ()
+        if self._now.form == "fused":
+            return (self._now.product,)
+        return tuple(self._now.active.slots)
 
     def begin(self, plan: ServingPlan) -> str:
         """
@@ -98,6 +121,8 @@ class Serving:
             ServerError: There is no record, or a copy is not complete or does not load.
         """
         record = read_record(self._path)
+        self.form = "fused" if record.form == "fused" else "ensemble"
+        self._loading = loading_in(self.form, self._triton)
         for step, slots in loaded_slots(record).items():
             self._slots.claim(step, product=record.product)
             for slot in slots:

@@ -18,7 +18,7 @@ import msgspec
 import numpy.typing as npt
 
 from tollgate.errors import ServerError
-from tollgate.schema import public_name
+from tollgate.schema import FUSED_PARAMETER, public_name
 from tollgate.server.triton.private_names import private_name
 
 LOAD_S = 60.0
@@ -230,6 +230,11 @@ def model_config(
         )
     config: dict[str, Any] = answer["config"]
     return config
+
+
+def is_fused(server: Reachable, product: str) -> bool:
+    """Return whether a server runs a product as one model, not as an ensemble."""
+    return FUSED_PARAMETER in model_config(server, product).get("parameters", {})
 
 
 def infer(

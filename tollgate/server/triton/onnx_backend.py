@@ -18,7 +18,7 @@ import numpy as np
 
 from tollgate.errors import RepositoryError
 from tollgate.schema import public_name
-from tollgate.server.triton.onnx_session import OnnxSession, Tensor, check_wiring
+from tollgate.server.triton.onnx_session import OnnxSession, Tensor, open_model
 from tollgate.server.triton.placement import REQUESTED_KIND
 from tollgate.tracing.batches import open_batches
 
@@ -40,15 +40,9 @@ class OnnxBackendModel:
 
         self._triton = triton
         config = json.loads(args["model_config"])
-        path = Path(
-            args["model_repository"],
-            args["model_version"],
-            config.get("default_model_filename") or "model.onnx",
-        )
+        directory = Path(args["model_repository"], args["model_version"])
         try:
-            threads = _intra_op_threads(config, path=path)
-            self._session = OnnxSession(path, intra_op_threads=threads)
-            check_wiring(self._session, config)
+            self._session = open_model(directory, config)
         except RepositoryError as error:
             raise triton.TritonModelException(public_name(str(error))) from None
         self._batched = int(config.get("max_batch_size", 0)) > 0
@@ -56,9 +50,9 @@ class OnnxBackendModel:
         wanted = config.get("parameters", {}).get(REQUESTED_KIND, {})
         kind = wanted.get("string_value") or f"KIND_{args['model_instance_kind']}"
         triton.Logger.log_info(
-            f"{args['model_instance_name']}: {public_name(str(path))} in onnxruntime "
-            f"{self._session.version}, intra_op_thread_count {threads}; "
-            + _placement(kind)
+            f"{args['model_instance_name']}: {public_name(str(self._session.path))} in "
+            f"onnxruntime {self._session.version}, intra_op_thread_count "
+            f"{self._session.intra_op_threads}; " + _placement(kind)
         )
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
@@ -217,18 +211,6 @@ def _as_onnx(tensor: Tensor) -> Tensor:
         return tensor
     texts = [value.decode("utf-8") for value in tensor.reshape(-1)]
     return np.array(texts, dtype=np.object_).reshape(tensor.shape)
-
-
-def _intra_op_threads(config: Mapping[str, Any], *, path: Path) -> int:
-    """Read `intra_op_thread_count`; 0, NVIDIA's default, lets onnxruntime choose."""
-    parameter = config.get("parameters", {}).get("intra_op_thread_count", {})
-    text = parameter.get("string_value", "0")
-    if not text.isdigit():
-        raise RepositoryError(
-            path,
-            f'intra_op_thread_count "{text}" in config.pbtxt is not a whole number',
-        )
-    return int(text)
 
 
 def _placement(kind: str) -> str:

@@ -65,6 +65,7 @@ class OnnxSession:
         import onnxruntime
 
         self.path = path
+        self.intra_op_threads = intra_op_threads
         self.version: str = onnxruntime.__version__
         if not path.is_file():
             raise RepositoryError(path, "no such file")
@@ -95,6 +96,36 @@ class OnnxSession:
         """
         answer: list[Tensor] = self._session.run(list(names), dict(feeds))
         return answer
+
+
+def open_model(directory: Path, config: Mapping[str, Any]) -> OnnxSession:
+    """
+    Open the model of a version as its configuration says, and check it against that.
+
+    Args:
+        directory: The version.
+        config: Triton's model configuration, in its JSON form.
+
+    Raises:
+        RepositoryError: The file cannot be loaded, or the configuration does not fit.
+    """
+    path = directory / (config.get("default_model_filename") or "model.onnx")
+    threads = _intra_op_threads(config, path=path)
+    session = OnnxSession(path, intra_op_threads=threads)
+    check_wiring(session, config)
+    return session
+
+
+def _intra_op_threads(config: Mapping[str, Any], *, path: Path) -> int:
+    """Read `intra_op_thread_count`; 0, NVIDIA's default, lets onnxruntime choose."""
+    parameter = config.get("parameters", {}).get("intra_op_thread_count", {})
+    text = parameter.get("string_value", "0")
+    if not text.isdigit():
+        raise RepositoryError(
+            path,
+            f'intra_op_thread_count "{text}" in config.pbtxt is not a whole number',
+        )
+    return int(text)
 
 
 def check_wiring(session: OnnxSession, config: Mapping[str, Any]) -> None:

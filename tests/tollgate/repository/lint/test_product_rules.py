@@ -159,6 +159,15 @@ BREAKS: dict[str, tuple[Edits, str, str, set[str]]] = {
         "",
         set(),
     ),
+    "TG324": (
+        (
+            ("fraud/slo.yaml", "", "form: fused\n"),
+            (MODEL, "KIND_CPU", "KIND_GPU"),
+        ),
+        MODEL,
+        "KIND_GPU",
+        set(),
+    ),
     "TG321": (
         (("fraud/gates.yaml", "", "min_rows: few\n"),),
         "fraud/gates.yaml",

@@ -1,0 +1,440 @@
+"""A product served as one model answers and journals as its ensemble does."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import redis
+from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from tollgate.errors import ServerError, TollgateError
+from tollgate.features.spec.feature_spec import wire_inputs
+from tollgate.journal.decision_record import decode_chunk
+from tollgate.journal.stream_entries import stream_key
+from tollgate.latency_budget.measurement import Load, measure
+from tollgate.load.synthetic import synthetic_purchases
+from tollgate.repository.product_models import read_product
+from tollgate.repository.releases.activation import compose_release
+from tollgate.repository.releases.release_file import (
+    Release,
+    read_release,
+    write_release,
+)
+from tollgate.repository.releases.rendering import lookup_lists
+from tollgate.repository.releases.served_versions import load_policy_of, served_spec
+from tollgate.repository.releases.serving_plan import plan_serving
+from tollgate.repository.slo import Form
+from tollgate.repository.snapshot import RepositorySnapshot
+from tollgate.server.address import find_server
+from tollgate.server.publishing import publish
+from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.server.serving.loaded import record_path
+from tollgate.server.triton import control
+from tollgate.server.triton.probe import probe
+from tollgate.supervisor.stubs import find_stubs
+from tollgate.tuning.override import Override
+from tollgate.tuning.settings import Roles
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).parents[3] / "model_repository"
+PRODUCTS = ("fraud", "credit")
+FORMS: tuple[Form, ...] = ("ensemble", "fused")
+ROWS = 3_000
+NOW_US = time.time_ns() // 1000
+PATIENCE_S = 600.0
+TIMES = {"writer", "decided_us", "features_us", "model_us", "decision_us"}
+
+Columns = Mapping[str, npt.NDArray[Any]]
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The committed products; a busy machine's store may be late."""
+    copy = tmp_path_factory.mktemp("fused") / "model_repository"
+    shutil.copytree(REPOSITORY, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    for product in PRODUCTS:
+        config = copy / f"{product}_features/config.pbtxt"
+        text = config.read_text()
+        config.write_text(text.replace('string_value: "5"', 'string_value: "5000"'))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def servers(repository: Path) -> Iterator[dict[Form, Embedded]]:
+    """The same products in both forms, each server with its own store."""
+    with ExitStack() as stack:
+        yield {
+            form: stack.enter_context(
+                serve(
+                    repository,
+                    products=PRODUCTS,
+                    state=repository.parent / form,
+                    form=form,
+                )
+            )
+            for form in FORMS
+        }
+
+
+def ask(
+    server: Embedded,
+    product: str,
+    columns: Columns,
+    *,
+    outputs: tuple[str, ...] = (),
+    **parameters: Any,
+) -> Any:
+    """Send one request: each output's bytes and shape, or the text of the error."""
+    tensors = []
+    for name, column in columns.items():
+        tensor = InferInput(name, [len(column), 1], np_to_triton_dtype(column.dtype))
+        tensor.set_data_from_numpy(column[:, None])
+        tensors.append(tensor)
+    wanted = [InferRequestedOutput(name) for name in outputs] or None
+    with InferenceServerClient(server.grpc_url) as client:
+        try:
+            answer = client.infer(
+                product,
+                tensors,
+                outputs=wanted,
+                parameters=parameters,
+                client_timeout=60,
+                request_id="7",
+            )
+        except InferenceServerException as error:
+            return error.status(), error.message()
+        response = answer.get_response()
+        named = (response.model_name, response.model_version, response.id)
+        found = {
+            one.name: (one.datatype, tuple(one.shape), answer.as_numpy(one.name))
+            for one in response.outputs
+        }
+    return named, {
+        name: (kind, shape, array.tolist() if kind == "BYTES" else array.tobytes())
+        for name, (kind, shape, array) in found.items()
+    }
+
+
+def columns_of(repository: Path, product: str, count: int, *, seed: int) -> Columns:
+    """Generate purchases as tensors."""
+    spec = served_spec(repository, product=product)
+    made = synthetic_purchases(spec, count, seed=seed, first_us=NOW_US, ids=40)
+    return {
+        name: np.array([one.encode() for one in column], np.object_)
+        if isinstance(column, list)
+        else np.asarray(column)
+        for name, column in made.items()
+    }
+
+
+def sizes() -> list[int]:
+    """Return request sizes that add up to ROWS."""
+    drawn = np.random.default_rng(3).integers(1, 33, ROWS).tolist()
+    found: list[int] = []
+    while sum(found) < ROWS:
+        found.append(min(drawn.pop(), ROWS - sum(found)))
+    return found
+
+
+def records_of(server: Embedded, product: str) -> dict[bytes, tuple[Any, ...]]:
+    """Read the journal's records by transaction id, without what is a time."""
+    found: dict[bytes, tuple[Any, ...]] = {}
+    with redis.Redis.from_url(server.store_url) as store:
+        chunks = [
+            decode_chunk(entry[b"c"])
+            for _, entry in store.xrange(stream_key(product))
+            if b"c" in entry
+        ]
+    for chunk in chunks:
+        common = chunk.release, chunk.spec_hash, chunk.entities, chunk.product
+        for row, name in enumerate(chunk.transaction_id):
+            values: list[Any] = [*common, *(ids[row] for ids in chunk.entity_id)]
+            values += [(key, int(column[row])) for key, column in chunk.fields.items()]
+            for key in chunk.__struct_fields__:
+                column = getattr(chunk, key)
+                if isinstance(column, np.ndarray) and key not in TIMES:
+                    values.append((key, column[row].tobytes()))
+            values.append(chunk.reason_codes[row])
+            assert name not in found
+            found[name] = tuple(values)
+    return found
+
+
+def test_one_process_serves_a_fused_product(servers: dict[Form, Embedded]) -> None:
+    """The ensemble's three steps are one model with the ensemble's name."""
+    models = {
+        form: sorted(stub.step.model for stub in find_stubs(server.triton.pid))
+        for form, server in servers.items()
+    }
+    assert models["fused"] == ["credit", "fraud"]
+    assert len(models["ensemble"]) == 6
+
+
+def test_no_caller_reaches_a_part(
+    servers: dict[Form, Embedded], repository: Path
+) -> None:
+    """A fused server knows no step, and no model under which a release is tried."""
+    columns = columns_of(repository, "fraud", 2, seed=4)
+    for name in ("fraud_features", "fraud_model", "fraud_decision", "fraud--next"):
+        status, text = ask(servers["fused"], name, columns)
+        assert "NOT_FOUND" in status
+        assert "unknown model" in text
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_answers_and_journal_have_the_same_bits(
+    servers: dict[Form, Embedded], repository: Path, product: str
+) -> None:
+    """Thousands of rows in requests of 1 to 32; some bad, repeated, dry or listed."""
+    columns = columns_of(repository, product, ROWS, seed=5)
+    columns["transaction_id"][700:760] = columns["transaction_id"][100:160]  # conflicts
+    columns["amount"][np.arange(5, ROWS, 97)] = -1.0
+    columns["transaction_id"][np.arange(50, ROWS, 301)] = b""
+    deny(servers, repository, product, columns)
+    starts = np.cumsum([0, *sizes()]).tolist()
+    for number, (start, stop) in enumerate(itertools.pairwise(starts)):
+        part = {name: column[start:stop] for name, column in columns.items()}
+        parameters = {"dry_run": True} if number % 10 == 9 else {}
+        turns = 2 if number % 7 == 6 else 1  # the second is answered from the first
+        for _ in range(turns):
+            answers = {
+                form: ask(server, product, part, **parameters)
+                for form, server in servers.items()
+            }
+            assert answers["fused"] == answers["ensemble"], (start, stop)
+            if turns == 2:
+                wait_journaled(servers, product)
+    wait_journaled(servers, product)
+    records = {form: records_of(server, product) for form, server in servers.items()}
+    assert len(records["fused"]) > ROWS * 0.8
+    assert records["fused"] == records["ensemble"]
+
+
+def deny(
+    servers: dict[Form, Embedded], repository: Path, product: str, columns: Columns
+) -> None:
+    """Put some ids on the policy's first list."""
+    spec = served_spec(repository, product=product)
+    policy = load_policy_of(repository / f"{product}_decision" / "1", spec)
+    for one in lookup_lists(policy, product)[:1]:
+        for server in servers.values():
+            with redis.Redis.from_url(server.store_url) as store:
+                store.sadd(one.key, *columns[one.of][:30].tolist())
+
+
+def wait_journaled(servers: dict[Form, Embedded], product: str) -> None:
+    """Wait until both journals hold as many records."""
+    until_s = time.monotonic() + PATIENCE_S
+    while len({len(records_of(one, product)) for one in servers.values()}) > 1:
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
+
+
+def test_errors_are_the_same(servers: dict[Form, Embedded], repository: Path) -> None:
+    """Of a request that is bad as a whole, that Triton refuses, and that is too big."""
+    good = columns_of(repository, "fraud", 40, seed=8)
+    one = {name: column[:2] for name, column in good.items()}
+    requests: list[tuple[Columns, dict[str, Any]]] = [
+        ({**one, "amount": np.array([-1.0, np.nan])}, {}),
+        ({**one, "transaction_id": np.array([b"", b"x" * 200], np.object_)}, {}),
+        (one, {"dry_run": "yes"}),
+        (one, {"deadline_us": 1, "store_deadline_ms": 0}),
+        ({name: one[name] for name in one if name != "amount"}, {}),
+        ({**one, "amount": np.array([1, 2], np.int64)}, {}),
+        ({**one, "more": np.array([1.0, 2.0])}, {}),
+        (good, {}),
+    ]
+    for columns, parameters in requests:
+        said = {
+            form: ask(server, "fraud", columns, **parameters)
+            for form, server in servers.items()
+        }
+        assert said["fused"] == said["ensemble"]
+        assert isinstance(said["fused"][1], str)
+
+
+def test_a_caller_gets_the_outputs_it_wants(
+    servers: dict[Form, Embedded], repository: Path
+) -> None:
+    """Only these, in the same form."""
+    columns = columns_of(repository, "fraud", 3, seed=9)
+    said = {
+        form: ask(server, "fraud", columns, outputs=("decision", "score"), dry_run=True)
+        for form, server in servers.items()
+    }
+    assert said["fused"] == said["ensemble"]
+    assert sorted(said["fused"][1]) == ["decision", "score"]
+
+
+def test_the_interface_is_the_same(
+    servers: dict[Form, Embedded], repository: Path
+) -> None:
+    """Name, versions, inputs and outputs; the platform says which form it is."""
+    found = {}
+    for form, server in servers.items():
+        with InferenceServerClient(server.grpc_url) as client:
+            metadata = client.get_model_metadata("credit", as_json=True)
+            found[form] = {**metadata, "platform": ""}
+    assert found["fused"] == found["ensemble"]
+    names = {one["name"] for one in found["fused"]["inputs"]}
+    assert names >= wire_inputs(served_spec(repository, product="credit")).keys()
+
+
+class Caller:
+    """Asks for dry runs all the while; notes releases and problems."""
+
+    def __init__(self, server: Embedded) -> None:
+        self._server = server
+        self.releases: list[str] = []
+        self.problems: list[Exception] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+
+    def __enter__(self) -> Caller:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _ask(self) -> None:
+        while not self._ended.is_set():
+            try:
+                proof = probe(self._server.triton, "fraud", rows=(1,))
+                self.releases.append(proof.release)
+            except TollgateError as error:
+                self.problems.append(error)
+
+
+def switch(server: Embedded, repository: Path, release: Release) -> None:
+    """Switch a fused server to a release."""
+    plan = plan_serving(RepositorySnapshot(repository), release, form="fused")
+    server.serving["fraud"].switch(plan, progress=lambda _: None)
+
+
+def next_release(repository: Path, **versions: int) -> Release:
+    """Write a release with other versions of some steps."""
+    current = read_release(repository, product="fraud")
+    release = compose_release(
+        RepositorySnapshot(repository),
+        product="fraud",
+        versions={**current.versions, **versions},
+        actor="test",
+        reason="test",
+        spec_hash=current.spec_hash,
+    )
+    write_release(repository, release)
+    return release
+
+
+def test_releases_are_activated_and_rolled_back_under_load(
+    servers: dict[Form, Embedded], repository: Path
+) -> None:
+    """No request fails; a release that does not load leaves the old one alone."""
+    server = servers["fused"]
+    first = read_release(repository, product="fraud")
+    for step in ("fraud_model", "fraud_decision"):
+        shutil.copytree(repository / step / "1", repository / step / "7")
+    bad = repository / "fraud_decision/8"
+    shutil.copytree(repository / "fraud_decision/1", bad)
+    (bad / "model.py").write_text(
+        (bad / "model.py").read_text() + "\n    def execute(self, requests): ...\n"
+    )
+    with Caller(server) as caller:
+        second = next_release(repository, fraud_model=7, fraud_decision=7)
+        switch(server, repository, second)
+        assert probe(server.triton, "fraud").release == second.name
+        switch(server, repository, first)
+        assert probe(server.triton, "fraud").release == first.name
+        with pytest.raises(ServerError, match=r"not only a DecisionStep.*execute"):
+            switch(server, repository, next_release(repository, fraud_decision=8))
+        assert probe(server.triton, "fraud").release == first.name
+    assert caller.problems == []
+    assert set(caller.releases) == {first.name, second.name}
+    write_release(repository, first)
+    stubs = find_stubs(server.triton.pid)
+    assert sorted(stub.step.model for stub in stubs) == ["credit", "fraud"]
+
+
+def test_a_version_is_published_to_a_fused_server(
+    servers: dict[Form, Embedded], repository: Path
+) -> None:
+    """It is loaded as a model of its own, asked, and unloaded again."""
+    server = servers["fused"]
+    published = publish(
+        repository / "fraud_model/1",
+        repository=repository,
+        product="fraud",
+        server=server.triton,
+        dry_load=False,
+    )
+    assert published.release == server.serving["fraud"].release
+    assert control.ready_versions(server.triton, "fraud_model") == []
+    assert "model.onnx in onnxruntime" in server.triton.log.read_text()
+
+
+def test_the_budget_of_a_fused_product_has_all_layers(
+    servers: dict[Form, Embedded], repository: Path
+) -> None:
+    """Its steps report their batches; the queue is the model's only one."""
+    server = servers["fused"]
+    address = find_server(repository.parent / "fused")
+    assert address is not None
+    found = measure(
+        address,
+        Load(rate_per_s=50.0, seconds=4.0, warm_up_s=1.0),
+        state=repository.parent / "fused",
+        models=read_product(repository, "fraud"),
+        spec=served_spec(repository, product="fraud"),
+    )
+    answered = int(found.sent.answered.sum())
+    for step in ("fraud_features", "fraud_model", "fraud_decision"):
+        assert found.counts[step].requests == answered
+        assert found.counts[step].work_ms > 0
+    assert found.counts["fraud_decision"].queue_ms == 0
+    assert all((times > 0).any() for times in found.split.layers_ms.values())
+    assert server.serving["fraud"].form == "fused"
+
+
+def test_metrics_keep_the_names_of_the_steps(servers: dict[Form, Embedded]) -> None:
+    """A dashboard of an ensemble shows a fused product, too."""
+    pattern = re.compile(r'^(tollgate_\w+)\{.*?model="(\w+)"', re.MULTILINE)
+    found = {}
+    for form, server in servers.items():
+        with urllib.request.urlopen(server.metrics_url, timeout=10) as page:
+            found[form] = set(pattern.findall(page.read().decode()))
+    assert found["fused"] == found["ensemble"]
+    assert {model for _, model in found["fused"]} >= {
+        "fraud_features",
+        "credit_decision",
+    }
+
+
+def test_tuning_a_fused_product_is_refused(
+    servers: dict[Form, Embedded], repository: Path
+) -> None:
+    """The error names the setting that can be changed."""
+    state = repository.parent / "fused"
+    address = find_server(state)
+    assert address is not None
+    with pytest.raises(ServerError, match=r"served fused; .* fused_queue_delay_us"):
+        Override(
+            address,
+            record=record_path(state, "fraud"),
+            roles=Roles(read_product(repository, "fraud")),
+        )

@@ -1,0 +1,60 @@
+"""Describe the steps that a fused model runs, and how tensors pass between them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+MODEL_FILE = '''"""Serve the steps of a product as one model: the fused form."""
+
+from tollgate.server.triton.fused_step import FusedStep
+
+
+class TritonPythonModel(FusedStep):
+    """All steps of a release; the parameter `fused` names their copies."""
+'''
+
+
+class FusedPart(msgspec.Struct, frozen=True):
+    """
+    One step of the ensemble.
+
+    Attributes:
+        step: Its name.
+        slot: Folder of its version next to the model's folder.
+        config: Its configuration, as JSON.
+    """
+
+    step: str
+    slot: int
+    config: str
+
+    def arguments(self, folder: Path) -> dict[str, str]:
+        """Return the arguments that Triton would pass to the step's `initialize`."""
+        return {
+            "model_name": self.step,
+            "model_version": str(self.slot),
+            "model_repository": str(folder / self.step),
+            "model_config": self.config,
+        }
+
+
+class FusedParts(msgspec.Struct, frozen=True):
+    """
+    The steps of a product, and how tensors pass between them.
+
+    Attributes:
+        product: Name of the ensemble, for errors.
+        model_inputs: Input of the model -> output of the feature step.
+        model_output: Output of the model with the probabilities.
+        challenger_slot: Folder of the challenger's model; 0 without a canary.
+    """
+
+    product: str
+    features: FusedPart
+    model: FusedPart
+    decision: FusedPart
+    model_inputs: dict[str, str]
+    model_output: str
+    challenger_slot: int = 0

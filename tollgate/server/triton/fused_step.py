@@ -1,0 +1,275 @@
+"""
+Run the three steps of a product as one Triton model: the fused form.
+
+The model has the name and the tensors of the product's ensemble. Its steps are the
+library's own, so it answers with the same bits; it needs no message between two steps,
+no signature of their tensors, and no delay in which a batch forms again.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import json
+import threading
+import time
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tollgate.errors import RepositoryError
+from tollgate.imports import gently, import_gently
+from tollgate.schema import FEATURES, FUSED_PARAMETER, MAX_BATCH_ROWS, public_name
+from tollgate.server.triton.fused_parts import FusedParts
+from tollgate.server.triton.onnx_session import OnnxSession, open_model
+from tollgate.steps import triton
+from tollgate.steps.decision_step import DecisionBatch, DecisionStep
+from tollgate.steps.feature_step import FeatureStep
+from tollgate.steps.request_batch import Batch, rejected_requests
+from tollgate.steps.second_lookup import PendingRequest
+from tollgate.steps.triton import Array
+from tollgate.tracing.batches import open_batches
+
+
+class FusedStep(FeatureStep):
+    """The feature step, continued by the model and the decision in one process."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Open the steps of the release and the model between them."""
+        import triton_python_backend_utils as pb
+
+        import_gently("redis", "hiredis", "onnxruntime")
+        config = json.loads(args["model_config"])
+        text = config["parameters"][FUSED_PARAMETER]["string_value"]
+        parts = msgspec.json.decode(text, type=FusedParts)
+        folder = Path(args["model_repository"]).parent
+        try:
+            for part, base in (
+                (parts.features, FeatureStep),
+                (parts.decision, DecisionStep),
+            ):
+                _require_plain(folder / part.step / str(part.slot), base)
+            self._model = FusedModel(parts, folder, slot=parts.model.slot)
+            self._challenger = None
+            if parts.challenger_slot:
+                slot = parts.challenger_slot
+                self._challenger = FusedModel(parts, folder, slot=slot)
+        except RepositoryError as error:
+            raise pb.TritonModelException(public_name(str(error))) from None
+        self._prefix = f"in ensemble '{parts.product}', "
+        self._model_batches = open_batches(parts.model.step)
+        self._deciding = threading.Lock()
+        super().initialize(parts.features.arguments(folder))
+        self._decision = DecisionStep()
+        self._decision.initialize(parts.decision.arguments(folder))
+
+    def finalize(self) -> None:
+        """Close the steps, and write out all pending purchases, records and metrics."""
+        super().finalize()
+        self._decision.finalize()
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """Answer a dynamic batch of requests."""
+        return [self._as_ensemble(one) for one in super().execute(requests)]
+
+    def _as_ensemble(self, response: Any) -> Any:
+        """Start the text of an error as Triton does for a step of an ensemble."""
+        if response is None or not response.has_error():
+            return response
+        error = response.error()
+        text = self._prefix + error.message()
+        return self._pb.InferenceResponse(
+            error=self._pb.TritonError(text, error.code())
+        )
+
+    def _answer(
+        self,
+        requests: Sequence[Any],
+        batch: Batch,
+        features: Array,
+        context: Array,
+        *,
+        arrival_us: int,
+        later: Collection[int],
+    ) -> list[Any]:
+        rejected = dict(rejected_requests(batch)) if batch.errors else {}
+        self._report(
+            requests, batch, context, arrival_us=arrival_us, rejected=list(rejected)
+        )
+        tensors = self._outputs(batch, features, context)
+        scored = _ScoredRequests(requests, batch.bounds, context, tensors)
+        if not rejected and not later:
+            with self._deciding:
+                return self._decide(scored)
+        responses: list[Any] = [None] * len(requests)
+        for position, text in rejected.items():
+            responses[position] = triton.refuse(self._pb, text, invalid=True)
+        rest = [
+            at for at in range(len(requests)) if at not in rejected and at not in later
+        ]
+        if rest:
+            with self._deciding:
+                answers = self._decide(scored.only(rest))
+            for position, answer in zip(rest, answers, strict=True):
+                responses[position] = answer
+        return responses
+
+    def _answer_later(
+        self, pending: PendingRequest, features: Array, context: Array
+    ) -> Any:
+        """Decide a request after its second look-up, in the thread that did it."""
+        self._metrics.count(context["degraded"])
+        tensors = self._outputs(pending.batch, features, context)
+        requests, bounds = [pending.request], pending.batch.bounds
+        with self._deciding:
+            (response,) = self._decide(
+                _ScoredRequests(requests, bounds, context, tensors)
+            )
+        return self._as_ensemble(response)
+
+    def _decide(self, scored: _ScoredRequests) -> list[Any]:
+        """Run model and decision; a request that the model refuses fails alone."""
+        began_us = time.monotonic_ns() // 1000
+        try:
+            probabilities, chosen = self._probabilities(scored)
+        except Exception as error:  # noqa: BLE001 - onnxruntime's errors share no base
+            if len(scored.requests) == 1:
+                text = f"onnxruntime: {' '.join(str(error).split())}"
+                return [triton.refuse(self._pb, text, invalid=True)]
+            alone = [scored.only([at]) for at in range(len(scored.requests))]
+            return [answer for one in alone for answer in self._decide(one)]
+        if self._model_batches is not None and self._model_batches.is_enabled():
+            rows = len(scored.context)
+            self._model_batches.write(scored.requests, rows=rows, began_us=began_us)
+        batch = DecisionBatch(
+            context=scored.context,
+            features=scored.tensors[FEATURES],
+            probabilities=probabilities,
+            chosen=chosen,
+            bounds=scored.bounds,
+            began_us=time.monotonic_ns() // 1000,
+        )
+        return self._decision.answer(scored.requests, batch)
+
+    def _probabilities(self, scored: _ScoredRequests) -> tuple[Array, Array | None]:
+        """
+        Return the probabilities of all rows, and which rows the challenger decides.
+
+        A row that is bad, or has a stored decision, needs none: nothing of them would
+        reach its answer or the journal. A batch of such rows skips the model.
+        """
+        context, tensors = scored.context, scored.tensors
+        canary = self._decision.canary
+        chosen = None if canary is None else canary.rows(context)
+        settled = (context["earlier_length"] > 0) | (context["bad"] > 0)
+        if settled.all():
+            return np.zeros((len(context), self._model.labels), np.float32), chosen
+        probabilities = self._model.run(tensors)
+        if chosen is not None and self._challenger is not None and chosen.any():
+            theirs = self._challenger.run(tensors)
+            probabilities = np.where(chosen[:, None], theirs, probabilities)
+        return probabilities, chosen
+
+
+class _ScoredRequests(msgspec.Struct, frozen=True, eq=False):
+    """
+    Hold requests between the feature step and the model.
+
+    Attributes:
+        requests: Requests of a dynamic batch.
+        bounds: First row of each, then the end of the last.
+        context: Of `tollgate.schema.context_dtype`; [N], contiguous.
+        tensors: Outputs of the feature step by name; [N, ...] each.
+    """
+
+    requests: Sequence[Any]
+    bounds: list[int]
+    context: Array
+    tensors: Mapping[str, Array]
+
+    def only(self, positions: Sequence[int]) -> _ScoredRequests:
+        """Copy some of the requests, at least one."""
+        spans = [np.arange(*self.bounds[at : at + 2]) for at in positions]
+        rows = np.concatenate(spans)
+        return _ScoredRequests(
+            requests=[self.requests[at] for at in positions],
+            bounds=list(itertools.accumulate(map(len, spans), initial=0)),
+            context=self.context[rows],
+            tensors={name: one[rows] for name, one in self.tensors.items()},
+        )
+
+
+class FusedModel:
+    """
+    The model between the steps, in onnxruntime, as the onnxruntime backend opens it.
+
+    Args:
+        parts: The steps.
+        folder: Folder of the copies of all models.
+        slot: Version folder of the model.
+
+    Attributes:
+        labels: Number of probabilities of a row.
+
+    Raises:
+        RepositoryError: It cannot be loaded, or does not fit its configuration.
+    """
+
+    def __init__(self, parts: FusedParts, folder: Path, *, slot: int) -> None:
+        config = json.loads(parts.model.config)
+        directory = folder / parts.model.step / str(slot)
+        self._session: OnnxSession = gently(lambda: open_model(directory, config))
+        self._inputs = parts.model_inputs
+        self._output = parts.model_output
+        tensors = [*config["input"], *config["output"]]
+        dims = {one["name"]: list(map(int, one["dims"])) for one in tensors}
+        self.labels = dims[self._output][0]
+        self._warm_up(dims)
+
+    def run(self, tensors: Mapping[str, Array]) -> Array:
+        """
+        Return the probabilities of all rows; float32 [N, K].
+
+        Args:
+            tensors: Outputs of the feature step.
+        """
+        feeds = {name: tensors[source] for name, source in self._inputs.items()}
+        (probabilities,) = self._session.run([self._output], feeds)
+        return probabilities
+
+    def _warm_up(self, dims: Mapping[str, Sequence[int]]) -> None:
+        """Run batches of zeros, so that no caller waits for the first allocations."""
+        for rows in (1, 8, MAX_BATCH_ROWS):
+            feeds = {
+                name: np.zeros((rows, *dims[name]), spec.dtype)
+                for name, spec in self._session.inputs.items()
+            }
+            self._session.run([self._output], feeds)
+
+
+def _require_plain(version: Path, base: type[FeatureStep | DecisionStep]) -> None:
+    """
+    Check that a step's model.py adds nothing to the library's class.
+
+    Raises:
+        RepositoryError: It does: the fused form would not run what it adds.
+    """
+    path = version / "model.py"
+    spec = importlib.util.spec_from_file_location("tollgate_step_model", path)
+    if spec is None or spec.loader is None:
+        raise RepositoryError(path, "cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+        found = module.TritonPythonModel
+    except Exception as error:
+        problem = f"cannot be imported: {type(error).__name__}: {error}"
+        raise RepositoryError(path, problem) from error
+    added = [name for name in vars(found) if not name.startswith("__")]
+    if base not in found.__bases__ or added:
+        names = f": {', '.join(sorted(added))}" if added else ""
+        problem = f"is not only a {base.__name__} of the library{names}; serve this "
+        raise RepositoryError(path, f"{problem}product as an ensemble")
