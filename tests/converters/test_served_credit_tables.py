@@ -81,7 +81,7 @@ def served(request, shared_data, tmp_path_factory):
     repository = folder / "model_repository"
     plan = make_plan(ProductChoices(product=name, table=table, **TABLES[name]))
     missing = {one.name: float("nan") for one in plan.fields}
-    spec, rows, features = build_features(
+    spec, rows, features, _ = build_features(
         plan, repository, fields=plan.fields, missing=missing
     )
     label = rows.history.label

@@ -199,9 +199,12 @@ def _in_time_order(
     for span in spans(spec, history.take(known)):
         found = known[span.purchases]
         is_picked = np.isin(found, picked)
-        online.load(purchases_of(spec, history, found[~is_picked]))
-        if is_picked.any():
-            yield np.array([place[row] for row in found[is_picked].tolist()])
+        # A row must not come after later events of its id that are in tiles by then.
+        for part in np.split(found, np.flatnonzero(np.diff(is_picked)) + 1):
+            if part[0] in place:
+                yield np.array([place[row] for row in part.tolist()])
+            else:
+                online.load(purchases_of(spec, history, part))
 
 
 def _request(
@@ -451,7 +454,7 @@ def _evaluate(
     from tollgate.evaluation import roc_auc
 
     missing = missing_of(plan, external)
-    spec, rows, features = build_features(
+    spec, rows, features, hops = build_features(
         plan, staged, fields=plan.fields, missing=missing
     )
     label, time_us = rows.history.label, rows.history.event_time_us
@@ -467,9 +470,11 @@ def _evaluate(
         )
         useful = _with_useful_windows(plan, gains, report=report)
         if useful.entities != plan.entities:
-            spec, rows, features = build_features(
+            spec, rows, features, hops = build_features(
                 useful, staged, fields=plan.fields, missing=missing
             )
+    for one in hops:
+        report("windows", one.text)
     report("features", f"{len(features):,} rows of {len(spec.features)}")
     if external is None:
         model, kind = train_model(

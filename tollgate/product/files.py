@@ -12,10 +12,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.features.hop_choice import HopChoice, resolve_hops
 from tollgate.features.offline import build
 from tollgate.features.spec.description import decimals_text
-from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.features.spec.feature_spec import (
+    SPEC_FILE,
+    FeatureSpec,
+    load_draft,
+    load_spec,
+)
 from tollgate.features.spec.spec_document import duration_us, largest_number
+from tollgate.features.spec.tile_form import AUTO
 from tollgate.policy import POLICY_FILE
 from tollgate.product.plan import Field, Plan
 from tollgate.product.rows import Rows, rows_of
@@ -310,7 +317,8 @@ def spec_text(
     *,
     fields: tuple[Field, ...],
     missing: Mapping[str, float],
-    windows: Sequence[WindowFeature] = (),
+    windows: Sequence[WindowFeature],
+    hops: Mapping[str, str],
 ) -> str:
     """
     Write features.yaml.
@@ -320,6 +328,7 @@ def spec_text(
         fields: Its fields in the order of the vector.
         missing: Substitute for a missing value, by field; NaN leaves it to the model.
         windows: Its features over windows.
+        hops: The hop of each entity.
     """
     choices = plan.choices
     return render(
@@ -331,7 +340,10 @@ def spec_text(
             "time": choices.time,
             "at_night": plan.at_night,
             "aliases": plan.aliases,
-            "entities": plan.entities,
+            "entities": [
+                {"name": one.name, "key": one.key, "hop": hops[one.name]}
+                for one in plan.entities
+            ],
             "fields": [_field(one, default=missing[one.name]) for one in fields],
             "windows": windows,
         },
@@ -455,8 +467,8 @@ def _free_name(name: str, taken: set[str]) -> str:
     raise AssertionError("the numbers ended")
 
 
-# Stands for a default while the features of the training rows are computed: no number
-# of a table, and no sum over a window, is that large (10¹², times 1,024 events).
+# Stands for a default while the features of the training rows are computed: no mean, no
+# largest and no last number of a table is that large.
 _UNKNOWN = -(2.0**62)
 _DIGITS = 6  # of a default
 
@@ -500,7 +512,7 @@ def build_features(
     *,
     fields: tuple[Field, ...],
     missing: Mapping[str, float],
-) -> tuple[FeatureSpec, Rows, npt.NDArray[np.float32]]:
+) -> tuple[FeatureSpec, Rows, npt.NDArray[np.float32], tuple[HopChoice, ...]]:
     """
     Write features.yaml, and build the vectors of the table's rows.
 
@@ -511,21 +523,29 @@ def build_features(
         missing: Substitute for a missing value, by field; NaN leaves it to the model.
 
     Returns:
-        The features, the rows, and their vectors; float32 [N, F].
+        The features, the rows, their vectors (float32 [N, F]), and the hop of each
+        entity.
 
     Raises:
         InputError: A value is invalid.
     """
     windows = window_features(plan)
-    spec = _write_spec(plan, folder, fields=fields, missing=missing, windows=windows)
+
+    def write(hops: Mapping[str, str]) -> Path:
+        return _write_spec(
+            plan, folder, fields=fields, missing=missing, windows=windows, hops=hops
+        )
+
+    path = write({one.name: AUTO for one in plan.entities})
     rows = rows_of(
         plan.frame,
-        spec=spec,
+        spec=load_draft(path),
         positive=plan.label.positive,
         segments=plan.choices.sensitive,
         source=str(plan.choices.table),
         label_delay_us=plan.choices.label_delay_us,
     )
+    spec, choices = resolve_hops(path, rows.history)
     vectors = build(spec, rows.history)
     if windows:
         train, _ = split(
@@ -535,10 +555,8 @@ def build_features(
             label_delay_us=plan.choices.label_delay_us,
         )
         windows = fill_defaults(windows, vectors, spec=spec, train=train)
-        spec = _write_spec(
-            plan, folder, fields=fields, missing=missing, windows=windows
-        )
-    return spec, rows, vectors.astype(np.float32)
+        spec = load_spec(write({one.entity: one.hop for one in choices}))
+    return spec, rows, vectors.astype(np.float32), choices
 
 
 def write_texts(
@@ -584,8 +602,9 @@ def _write_spec(
     fields: tuple[Field, ...],
     missing: Mapping[str, float],
     windows: Sequence[WindowFeature],
-) -> FeatureSpec:
-    """Write features.yaml and read it; open defaults are `_UNKNOWN`."""
+    hops: Mapping[str, str],
+) -> Path:
+    """Write features.yaml; open defaults are `_UNKNOWN`."""
     step, _, _ = step_names(plan.choices.product)
     path = folder / step / "1" / SPEC_FILE
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -593,6 +612,6 @@ def _write_spec(
         msgspec.structs.replace(one, default=_UNKNOWN) if one.default is None else one
         for one in windows
     ]
-    text = spec_text(plan, fields=fields, missing=missing, windows=windows)
+    text = spec_text(plan, fields=fields, missing=missing, windows=windows, hops=hops)
     path.write_text(text, "utf-8")
-    return load_spec(path)
+    return path

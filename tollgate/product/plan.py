@@ -25,16 +25,13 @@ from tollgate.product.table_reading import (
     too_long,
 )
 from tollgate.product.windows import (
-    SHORTEST_WINDOW,
-    USUAL_WINDOWS,
     EntityEvents,
     Number,
     NumberWindows,
+    choose_windows,
     entity_events,
-    fitting_windows,
     judged_rows,
     number_aggregates,
-    overflow_text,
     select_numbers,
 )
 from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
@@ -330,7 +327,7 @@ def make_plan(choices: ProductChoices) -> Plan:
         frame, choices, label=label, times_us=times_us, notes=notes
     )
     served = _served_rows(frame, columns)
-    events, overflowing = _entity_windows(
+    events = _entity_windows(
         frame.filter(served), choices, times_us=times_us[served], notes=notes
     )
     if not columns and not events and not choices.amount:
@@ -371,7 +368,7 @@ def make_plan(choices: ProductChoices) -> Plan:
             )
         ),
         at_night=len(np.unique(times_us // _HOUR_US % 24)) > 1,
-        excluded=(*excluded, *overflowing),
+        excluded=tuple(excluded),
         notes=tuple(notes),
     )
 
@@ -435,32 +432,13 @@ def _entity_windows(
     *,
     times_us: npt.NDArray[np.int64],
     notes: list[str],
-) -> tuple[dict[str, tuple[EntityEvents, tuple[str, ...]]], list[ExcludedColumn]]:
-    """
-    Select the windows of each entity; leave out an entity that no window fits.
-
-    Returns:
-        Events and windows by column, and the entities that are left out.
-    """
-    found: dict[str, tuple[EntityEvents, tuple[str, ...]]] = {}
-    excluded = []
+) -> dict[str, tuple[EntityEvents, tuple[str, ...]]]:
+    """Choose the windows of each entity; return its events and windows, by column."""
     span_us = int(np.ptp(times_us)) if len(times_us) else 0
+    found = {}
     for name in choices.entities:
-        ids = frame[name]
-        events = entity_events(ids, times_us)
-        fitting = fitting_windows(events)
-        if not fitting:
-            problem = overflow_text(ids, events, window=SHORTEST_WINDOW)
-            excluded.append(ExcludedColumn(name, f"{problem}: no window fits"))
-            continue
-        found[name] = events, fitting
-        lost = [one for one in USUAL_WINDOWS if one not in fitting]
-        if lost:
-            problem = overflow_text(ids, events, window=lost[0])
-            notes.append(
-                f"WARNING: {name}: {problem}, so its windows are {_and(fitting)} "
-                f"instead of {_and(USUAL_WINDOWS)}"
-            )
+        events = entity_events(frame[name], times_us)
+        found[name] = events, choose_windows(events)
     longest = max(
         (windows[-1] for _, windows in found.values()), key=duration_us, default="0s"
     )
@@ -470,13 +448,7 @@ def _entity_windows(
             "hold less in training than they will when served: bring a longer table, "
             "or remove them from features.yaml and train again"
         )
-    return found, excluded
-
-
-def _and(words: Sequence[str]) -> str:
-    """Join words with commas, and the last one with "and"."""
-    *first, last = words
-    return f"{', '.join(first)} and {last}" if first else last
+    return found
 
 
 def _columns(

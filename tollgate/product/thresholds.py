@@ -15,6 +15,9 @@ FEWEST_DECLINED = (
     20  # rows that a score must decline, before their share means anything
 )
 _FEW_POSITIVES = 30  # with fewer, another sample would give very different thresholds
+# Scores that differ by less, relative to the score, get the same decision: a converted
+# model differs from its source by some 7e-7, because it adds in float32.
+_NEAREST = 4e-6
 _DIGITS = 17  # decimals of a threshold; more only between scores below 1e-9
 
 
@@ -48,6 +51,18 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 Goal = Costs | Rates
+
+
+class Levels(msgspec.Struct, frozen=True, eq=False):
+    """
+    Groups of scores that no threshold separates, the highest first.
+
+    Attributes:
+        high, low: The highest and the lowest score of each; float64 [L].
+    """
+
+    high: F64
+    low: F64
 
 
 class Thresholds(msgspec.Struct, frozen=True):
@@ -166,12 +181,16 @@ def choose_thresholds(
         InputError: No row would be reviewed or declined.
     """
     served = np.asarray(score, np.float32).astype(np.float64)  # as served
-    levels, group = np.unique(-served, return_inverse=True)
-    levels = -levels  # the highest first; a threshold lies between two of them
-    of_level = np.bincount(group, minlength=len(levels))
-    found_of = np.bincount(group, weights=label, minlength=len(levels))
+    descending = np.argsort(-served, kind="stable")
+    high = served[descending]
+    # A threshold lies between two levels, the highest first.
+    (last,) = np.append(high[:-1] - high[1:] > _NEAREST * high[:-1], True).nonzero()
+    first = np.append(0, last[:-1] + 1)
+    levels = Levels(high=high[first], low=high[last])
+    of_level = last - first + 1
+    found_of = np.add.reduceat(label[descending].astype(np.int64), first)
     flagged = np.append(0, np.cumsum(of_level))  # by the number of levels above it
-    found = np.append(0, np.cumsum(found_of)).astype(np.int64)
+    found = np.append(0, np.cumsum(found_of))
     may = flagged >= FEWEST_DECLINED
     if isinstance(goal, Costs):
         to_decline, to_review = _cheapest(goal, flagged, found=found, may=may)
@@ -247,12 +266,11 @@ def _nearest(
     return to_decline, max(to_review, least)
 
 
-def _between(levels: F64, count: int) -> float:
+def _between(levels: Levels, count: int) -> float:
     """Return the shortest number between the last included level and the next."""
-    high = float(levels[count - 1])
-    if count == len(levels):
+    if count == len(levels.low):
         return 0.0
-    low = float(levels[count])
+    high, low = float(levels.low[count - 1]), float(levels.high[count])
     room = (high - low) / 4  # a served score may differ from the model's by a float32
     for digits in range(1, _DIGITS + 1):
         found = round((low + high) / 2, digits)

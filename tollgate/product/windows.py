@@ -21,11 +21,9 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
+# Counts, means and so on are of these; ids with many events have shorter windows too.
 USUAL_WINDOWS = ("1d", "7d", "30d")
-# Windows for ids with more events than the store holds within the usual ones.
-_SHORTER_WINDOWS = ("1m", "10m", "1h", "6h")
-_ALL_WINDOWS = (*_SHORTER_WINDOWS, *USUAL_WINDOWS)
-SHORTEST_WINDOW = _ALL_WINDOWS[0]
+BUSY_WINDOWS = ("1h", "1d", "7d")
 
 
 class EntityEvents(msgspec.Struct, frozen=True, eq=False):
@@ -51,50 +49,17 @@ def entity_events(ids: pl.Series, times_us: I64) -> EntityEvents:
     return EntityEvents(order=order, code=code[order], time_us=times_us[order])
 
 
-def fitting_windows(events: EntityEvents) -> tuple[str, ...]:
+def choose_windows(events: EntityEvents) -> tuple[str, ...]:
     """
-    Select the three longest windows with no more events than the store holds of an id.
-
-    The store drops the event 1,024 places before a new one of the same id; a window
-    fits if no event finds a dropped one within it.
+    Choose the windows of an entity: 1h, 1d and 7d if an id has many events in a week.
 
     Returns:
-        Up to three of 1m, 10m, 1h, 6h, 1d, 7d and 30d, the shortest first; empty if
-        none fits.
+        Three windows, the shortest first; 1d, 7d and 30d while every id has at most
+        1,024 events in 7 days.
     """
     dropped = dropped_us(events.code, events.time_us, MAX_ENTRIES)
-    fitting = [
-        one
-        for one in _ALL_WINDOWS
-        if not (dropped > events.time_us - duration_us(one)).any()
-    ]
-    return tuple(fitting[-len(USUAL_WINDOWS) :])
-
-
-def overflow_text(ids: pl.Series, events: EntityEvents, *, window: str) -> str:
-    """
-    Describe the id that has the most events within a window that does not fit.
-
-    Args:
-        ids: The entity's column.
-        events: Its events.
-        window: The window; some id has more events within it than the store holds.
-    """
-    window_us = duration_us(window)
-    dropped = dropped_us(events.code, events.time_us, MAX_ENTRIES)
-    codes = np.unique(events.code[dropped > events.time_us - window_us])
-    most, busiest = 0, 0
-    for code in codes.tolist():
-        start, stop = events.code.searchsorted([code, code + 1]).tolist()
-        own = events.time_us[start:stop]
-        held = np.arange(1, len(own) + 1) - own.searchsorted(own - window_us, "right")
-        if held.max() > most:
-            most, busiest = int(held.max()), int(events.order[start])
-    others = f", {len(codes) - 1:,} more ids too many" if len(codes) > 1 else ""
-    return (
-        f"{as_text(ids)[busiest]!r:.60} has {most:,} rows within {window}{others}; the "
-        f"store holds {MAX_ENTRIES:,} events of an id"
-    )
+    is_busy = dropped > events.time_us - duration_us(BUSY_WINDOWS[-1])
+    return BUSY_WINDOWS if is_busy.any() else USUAL_WINDOWS
 
 
 # Select the numbers that an id's earlier rows make more informative.

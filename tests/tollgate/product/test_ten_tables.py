@@ -61,7 +61,7 @@ def test_rows_with_words_that_serving_refuses_are_not_used_for_training(
         )
     )
     missing = {one.name: 0.0 for one in plan.fields}
-    spec, rows, _ = build_features(plan, tmp_path, fields=plan.fields, missing=missing)
+    spec, rows, *_ = build_features(plan, tmp_path, fields=plan.fields, missing=missing)
     sent = {
         one.name: np.array(
             [str(word).encode() for word in table.columns[one.column.source]], object

@@ -87,7 +87,7 @@ def written(folder: Path, *, windows: bool) -> Written:
     )
     models = folder / "models"
     missing = {one.name: math.nan for one in plan.fields}
-    spec, rows, features = build_features(
+    spec, rows, features, _ = build_features(
         plan, models, fields=plan.fields, missing=missing
     )
     chosen = choose_thresholds(

@@ -40,6 +40,20 @@ def picked(score: np.ndarray, label: np.ndarray, goal: Goal) -> Thresholds:
     )
 
 
+@pytest.mark.parametrize(
+    ("rate", "reviewed", "low", "high"),
+    [(0.08, 30, 0.500047743, 0.9), (0.13, 130, 0.1, 0.500047505)],
+)
+def test_scores_that_a_conversion_may_swap_get_the_same_decision(
+    rate: float, reviewed: int, low: float, high: float
+) -> None:
+    """A threshold does not lie between two scores that are one float32 apart."""
+    score = np.repeat([0.9, 0.500047743, 0.500047505, 0.1], [30, 50, 50, 870])
+    found = picked(score, score > 0.6, Rates(review=rate))
+    assert found.reviewed == reviewed
+    assert low < found.review < high
+
+
 def cost_of(
     score: np.ndarray,
     label: np.ndarray,
@@ -101,7 +115,7 @@ def held_out_scores(
     plan = make_plan(ProductChoices(product="rare", table=rare, label="class"))
     folder = tmp_path_factory.mktemp("spec")
     missing = {one.name: float("nan") for one in plan.fields}
-    spec, rows, features = build_features(
+    spec, rows, features, _ = build_features(
         plan, folder, fields=plan.fields, missing=missing
     )
     label, time_us = rows.history.label, rows.history.event_time_us
@@ -161,7 +175,7 @@ def test_policy_comment_has_its_effect_on_the_held_out_rows(
         ProductChoices(product="rare", table=rare, label="class", goal=goal)
     )
     missing = {one.name: float("nan") for one in plan.fields}
-    spec, _, _ = build_features(plan, tmp_path, fields=plan.fields, missing=missing)
+    spec, *_ = build_features(plan, tmp_path, fields=plan.fields, missing=missing)
     chosen = choose_thresholds(score, label, goal=goal, origin=origin)
     write_texts(
         plan,

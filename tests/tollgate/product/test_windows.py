@@ -1,4 +1,4 @@
-"""The windows of a new product fit the store, and are over numbers that help."""
+"""The windows of a new product fit the store, and are of numbers that help."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -15,8 +14,9 @@ import pytest
 
 from tollgate.cli import main
 from tollgate.errors import InputError
+from tollgate.features.hop_choice import HopChoice
 from tollgate.features.offline import build
-from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.product import creation
 from tollgate.product.choices import ProductChoices
 from tollgate.product.files import build_features
@@ -33,8 +33,7 @@ from tollgate.product.windows import (
 from tollgate.repository.hashes import hash_tree
 
 START = pd.Timestamp("2025-01-01")
-DAYS = {"1m": 1 / 1440, "10m": 1 / 144, "1h": 1 / 24, "6h": 0.25}
-DAYS |= {"1d": 1, "7d": 7, "30d": 30}
+DAYS = {"1h": 1 / 24, "1d": 1, "7d": 7, "30d": 30}
 
 
 class Stop(Exception):
@@ -85,85 +84,60 @@ def most_events(frame: pd.DataFrame, *, days: float) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("every_minutes", "windows"),
+    ("every_minutes", "windows", "is_tiled"),
     [
-        (60, ("1d", "7d", "30d")),  # 720 rows in 30 days
-        (30, ("6h", "1d", "7d")),  # 1,440 in 30 days
-        (5, ("1h", "6h", "1d")),  # 2,016 in 7 days
-        (1, ("10m", "1h", "6h")),  # 1,440 in a day
-        (0.02, ("1m", "10m")),  # 3,000 in an hour
+        (60, ("1d", "7d", "30d"), False),  # 720 rows in 30 days
+        (30, ("1d", "7d", "30d"), True),  # 1,440 in 30 days
+        (5, ("1h", "1d", "7d"), True),  # 2,016 in 7 days
+        (1, ("1h", "1d", "7d"), True),
+        (0.02, ("1h", "1d", "7d"), True),  # 3,000 in an hour
     ],
 )
-def test_windows_are_the_longest_that_the_store_can_hold(
-    every_minutes: float, windows: tuple[str, ...], tmp_path: Path
+def test_ids_with_many_events_get_a_hop_and_shorter_windows(
+    every_minutes: float, windows: tuple[str, ...], is_tiled: bool, tmp_path: Path
 ) -> None:
-    """A note names the column, the id and its rows, and the vectors are computed."""
+    """The store holds what the windows count, one by one or in tiles."""
     count = min(int(35 * 1440 / every_minutes), 4000)
     minutes = [at * every_minutes for at in range(count)]
     frame = events([*minutes, 0.5, 9.5], ["busy"] * count + ["calm"] * 2)
     plan = plan_of(frame, tmp_path, entities=("who",))
     (entity,) = plan.entities
     assert entity.windows == windows
-    for window in windows:
-        assert most_events(frame, days=DAYS[window])["busy"] <= 1024
-    lost = [one for one in ("1d", "7d", "30d") if one not in windows]
-    if lost:
-        most = most_events(frame, days=DAYS[lost[0]])["busy"]
-        assert most > 1024
-        (note,) = [one for one in plan.notes if one.startswith("WARNING")]
-        assert f"who: 'busy' has {most:,} rows within {lost[0]};" in note
-        assert "holds 1,024 events of an id, so its windows are " in note
-        assert note.endswith("instead of 1d, 7d and 30d")
-    else:
-        assert plan.notes == ()
-    missing = {one.name: math.nan for one in plan.fields}
-    spec, _, _ = build_features(plan, tmp_path, fields=plan.fields, missing=missing)
-    (built,) = spec.entities
-    assert built.windows_us == tuple(round(DAYS[one] * DAY_US) for one in windows)
+    most = most_events(frame, days=DAYS[windows[-1]])["busy"]
+    assert (most > 1024) == is_tiled
+    spec, _, _, (choice,) = built(plan, tmp_path)
+    assert f" {most:,} events within {windows[-1]}; " in choice.text
+    assert choice.text.startswith(f"who: hop: {choice.hop}, because ")
+    (entity,) = spec.entities
+    assert entity.windows_us == tuple(round(DAYS[one] * DAY_US) for one in windows)
+    assert (entity.tiles is not None, choice.hop != "0") == (is_tiled, is_tiled)
     (since,) = [one for one in spec.features if one.name == "who_since_last"]
     assert since.default == DAYS[windows[-1]] * 86_400
 
 
-@pytest.mark.parametrize(("count", "fits"), [(1024, True), (1025, False)])
+@pytest.mark.parametrize(("count", "hop"), [(1024, "0"), (1025, "1s")])
 def test_the_limit_is_the_one_at_which_a_history_is_refused(
-    count: int, fits: bool, tmp_path: Path
+    count: int, hop: str, tmp_path: Path
 ) -> None:
-    """With one row less the usual windows fit; another id does not matter."""
+    """With one row more the windows need tiles; another id does not matter."""
     minutes = list(np.linspace(0, 30 * 1440 - 1, count))
     frame = events([*minutes, *minutes], ["7"] * count + [f"c{at}" for at in minutes])
     plan = plan_of(frame, tmp_path, entities=("who",))
-    (entity,) = plan.entities
-    assert entity.windows == (("1d", "7d", "30d") if fits else ("6h", "1d", "7d"))
-    missing = {one.name: math.nan for one in plan.fields}
-    build_features(plan, tmp_path, fields=plan.fields, missing=missing)
-    if fits:
-        return
-    usual = msgspec.structs.replace(entity, windows=("1d", "7d", "30d"))
-    plan = msgspec.structs.replace(plan, entities=(usual,))
-    with pytest.raises(InputError, match="'7' has 1,025 events within 30d"):
-        build_features(plan, tmp_path, fields=plan.fields, missing=missing)
+    assert plan.entities[0].windows == ("1d", "7d", "30d")
+    spec, rows, _, _ = built(plan, tmp_path)
+    path = tmp_path / "shop_features" / "1" / "features.yaml"
+    assert f"  who: {{key: who, hop: {hop}}}\n" in path.read_text()
+    path.write_text(path.read_text().replace(f"hop: {hop}", "hop: 0"))
+    exact = load_spec(path)
+    if hop == "0":
+        build(exact, rows.history)
+    else:
+        assert exact.state_hash != spec.state_hash
+        with pytest.raises(InputError, match="'7' has 1,025 events within 30d"):
+            build(exact, rows.history)
 
 
-def test_entity_that_no_window_fits_is_left_out(tmp_path: Path) -> None:
-    """Its id has too many rows at one time; other columns still make a product."""
-    frame = events([0.0] * 1200 + [5.0] * 100, ["all"] * 1300)
-    frame["till"] = [f"c{at % 9}" for at in range(1300)]
-    plan = plan_of(frame, tmp_path, entities=("who", "till"))
-    assert [one.source for one in plan.entities] == ["till"]
-    (left,) = [one for one in plan.excluded if one.source == "who"]
-    assert left.reason == (
-        "'all' has 1,200 rows within 1m; the store holds 1,024 events of an id: no "
-        "window fits"
-    )
-    missing = {one.name: math.nan for one in plan.fields}
-    spec, _, _ = build_features(plan, tmp_path, fields=plan.fields, missing=missing)
-    assert spec.entity_names == ("till",)
-    frame = frame.drop(columns=["size", "till"])
-    with pytest.raises(InputError, match="no column is left"):
-        plan_of(frame, tmp_path, entities=("who",))
-
-
-def test_command_prints_the_windows_that_it_shortened(
+def test_command_prints_the_hop_of_an_entity(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An error after that leaves the repository as it was."""
@@ -183,11 +157,10 @@ def test_command_prints_the_windows_that_it_shortened(
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert "note  WARNING: who: 'busy' has 1,440 rows within 30d;" in (
-        " ".join(capsys.readouterr().out.split()).replace(
-            "note WARNING", "note  WARNING"
-        )
-    )
+    assert (
+        "windows: who: hop: 1s, because an id has up to 1,440 events within 30d; "
+        "without a hop the store holds 1,024 of each"
+    ) in " ".join(capsys.readouterr().out.split())
     assert hash_tree(tmp_path) == before
 
 
@@ -233,7 +206,9 @@ def window_values(frame: pd.DataFrame, column: str, *, days: float) -> list[list
     return found
 
 
-def built(plan: Plan, folder: Path) -> tuple[FeatureSpec, Rows, np.ndarray]:
+def built(
+    plan: Plan, folder: Path
+) -> tuple[FeatureSpec, Rows, np.ndarray, tuple[HopChoice, ...]]:
     """Write the features of a plan, and compute the vectors of its rows."""
     missing = {one.name: math.nan for one in plan.fields}
     return build_features(plan, folder, fields=plan.fields, missing=missing)
@@ -257,7 +232,7 @@ def test_windows_of_numbers_are_those_of_plain_loops(tmp_path: Path) -> None:
         "items": ("mean", "max", "sum"),
         "mea_sured": ("max", "last"),
     }
-    spec, rows, vectors = built(plan, tmp_path)
+    spec, rows, vectors, _ = built(plan, tmp_path)
     assert spec.field("debt").decimals == 3
     assert spec.field("mea_sured").decimals is None
     assert spec.entities[0].columns == ("debt", "items", "mea_sured")
@@ -298,7 +273,7 @@ def test_windows_of_numbers_are_those_of_plain_loops(tmp_path: Path) -> None:
 def test_vectors_are_those_of_the_written_file(tmp_path: Path) -> None:
     """In every bit, defaults included: training reads what a server computes."""
     plan = plan_of(odd_rows(), tmp_path, entities=("who",), drop=("row", "items"))
-    spec, rows, vectors = built(plan, tmp_path)
+    spec, rows, vectors, _ = built(plan, tmp_path)
     assert {"max", "last"} <= {one.aggregate for one in spec.features}
     wanted = build(spec, rows.history).astype(np.float32)
     np.testing.assert_array_equal(vectors.view(np.uint32), wanted.view(np.uint32))
@@ -365,7 +340,7 @@ def test_numbers_are_bounded_and_held_out_rows_do_not_count(tmp_path: Path) -> N
     of_entity = {one.source: one.numbers for one in plan.entities}
     assert of_entity["who"][0].name == "spent"
     assert all(len(one) <= 4 for one in of_entity.values())
-    spec, _, _ = built(plan, tmp_path)
+    spec, _, _, _ = built(plan, tmp_path)
     number_windows = [one for one in spec.features if one.of is not None]
     assert 27 < len(number_windows) <= 36
     held_out_rows = np.arange(count) >= count - round(0.2 * count)
@@ -426,7 +401,7 @@ def test_ids_that_never_repeat_have_windows_without_numbers_in_the_end(
     frame["same"] = 7
     plan = plan_of(frame, tmp_path, entities=("who",))
     assert [one.reason for one in plan.excluded] == ["is 7 in every row"]
-    spec, rows, vectors = built(plan, tmp_path)
+    spec, rows, vectors, _ = built(plan, tmp_path)
     label, time_us = rows.history.label, rows.history.event_time_us
     (gain,) = judge_windows(vectors, label, spec=spec, kind="auto", time_us=time_us)
     assert gain is not None
@@ -442,7 +417,7 @@ def test_value_that_no_training_row_has_is_0(tmp_path: Path) -> None:
     )
     frame["size"] = frame["size"] / 3
     plan = plan_of(frame, tmp_path, entities=("who",))
-    spec, _, vectors = built(plan, tmp_path)
+    spec, _, vectors, _ = built(plan, tmp_path)
     last = [at for at, one in enumerate(spec.features) if one.aggregate == "last"]
     assert len(last) == 3
     assert (vectors[:, last] == 0).all()
@@ -458,7 +433,7 @@ def test_names_of_windows_are_valid_and_different(tmp_path: Path) -> None:
     frame = frame.rename(columns=names)
     frame["b"] = frame[long + "1"]
     plan = plan_of(frame, tmp_path, entities=("b", long + "1"))
-    spec, _, _ = built(plan, tmp_path)
+    spec, _, _, _ = built(plan, tmp_path)
     assert len(set(spec.feature_names)) == len(spec.features)
     assert {"b_count_1d", "b_count_1d_w"} <= set(spec.feature_names)
     assert max(map(len, spec.feature_names)) == 64
@@ -470,7 +445,7 @@ def test_columns_may_be_named_like_entities_and_features(tmp_path: Path) -> None
     frame = frame.rename(columns={"who": "card_id", "items": "at_weekend"})
     frame["card"] = frame["card_id"]
     plan = plan_of(frame, tmp_path, entities=("card_id", "card"))
-    spec, _, vectors = built(plan, tmp_path)
+    spec, _, vectors, _ = built(plan, tmp_path)
     assert spec.entity_names == ("card", "card_2")
     assert {"at_weekend", "at_weekend_field"} <= set(spec.feature_names)
     column = vectors[:, spec.feature_names.index("at_weekend_field")]
@@ -523,3 +498,25 @@ def test_windows_of_numbers_are_served_as_in_training(tmp_path: Path) -> None:
     assert ": used, AUC" in lines["windows of numbers"]
     assert "max, last of measured" in lines["windows of numbers"]
     assert "vectors online = offline in every bit" in lines["served and decided"]
+
+
+@pytest.mark.slow
+def test_an_id_with_many_events_is_served_as_in_training(tmp_path: Path) -> None:
+    """Its windows are in tiles, and the server's scores are the model's."""
+    random = np.random.default_rng(9)
+    count = 3000
+    frame = events(list(np.linspace(0, 6 * 1440, count)), ["busy"] * count)
+    frame["bad"] = (random.random(count) < frame["size"] / 60).astype(int)
+    lines: dict[str, str] = {}
+    (tmp_path / "models").mkdir()
+    creation.create_product(
+        plan_of(frame, tmp_path, entities=("who",)),
+        repository=tmp_path / "models",
+        model=None,
+        kind="logistic",
+        report=lambda title, text: lines.update({title: text}),
+    )
+    assert "an id has up to 3,000 events within 7d" in lines["windows"]
+    served = lines["served and decided"]
+    assert " on 128 raw rows of table.csv" in served
+    assert "2,000 vectors online = offline in every bit" in served

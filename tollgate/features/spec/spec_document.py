@@ -201,14 +201,15 @@ def _misfit(content: bytes) -> tuple[str, str] | None:
     for part, kind in _PARTS.items():
         items = document.get(part) if isinstance(document, dict) else None
         if isinstance(items, list):
-            items = {one.get("name"): one for one in items if isinstance(one, dict)}
+            named = (one for one in items if isinstance(one, dict))
+            items = {str(one.get("name", "")): one for one in named}
         for name, one in items.items() if isinstance(items, dict) else ():
             try:
                 msgspec.convert(one, kind)
             except msgspec.ValidationError as exc:
                 problem, _, key = str(exc).partition(" - at `$")
-                where = f"{part}.{name}" * isinstance(name, str)
-                return problem, (where or part) + key.rstrip("`")
+                where = f"{part}.{name}" if name else part
+                return problem, where + key.rstrip("`")
     return None
 
 
