@@ -18,6 +18,7 @@ import polars as pl
 import pytest
 import redis
 
+from tollgate import compiled
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.simulate import simulate
@@ -187,6 +188,15 @@ def store_url(redis_server: EmbeddedRedis, redis_client: redis.Redis) -> str:
     """The address of that Redis, which is empty when the test begins."""
     assert redis_client.dbsize() == 0
     return redis_server.url
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def both_readers(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Read windows in the compiled loop, if it was built, and then with NumPy."""
+    if request.param == "numpy":
+        monkeypatch.setattr(compiled, "windows", None)
 
 
 @pytest.fixture

@@ -80,6 +80,7 @@ def test_offline_equals_a_loop(
     np.testing.assert_array_equal(got, np.array([loop.vector(one) for one in events]))
 
 
+@pytest.mark.usefixtures("both_readers")
 @settings(BOUNDED, max_examples=80)
 @given(document=documents(), events=histories(), data=st.data())
 def test_online_equals_offline(

@@ -195,6 +195,7 @@ class Assembler:
             if column not in spec.numbers
         ]
         self.with_sums = [one for one in self.without_sums if one[0] not in together]
+        self.not_common = [one for one in self.without_sums if not common_kind(one[1])]
 
     def assemble(
         self,
@@ -207,16 +208,63 @@ class Assembler:
         run: Run = run_hook,
     ) -> F64:
         """Compute the vectors of N purchases; see the function `assemble`."""
+        features = np.empty((len(cents), len(self.spec.features)), np.float64)
         batch = _Batch(
             self,
+            features,
             cents=cents,
             time_us=time_us,
-            sums=sums,
+            others=[one.others for one in sums],
             fields=fields,
             tables=tables,
             run=run,
         )
-        return batch.fill()
+        columns = self.without_sums
+        if sums:
+            columns = self.with_sums
+            for one in self.windows:
+                made = over_windows(one.aggregate, sums[one.entity])
+                features[:, one.columns] = made[:, one.windows]
+                for column, limits in one.ranges:
+                    np.clip(features[:, column], *limits, features[:, column])
+        batch.fill(columns)
+        return features
+
+    def complete(
+        self,
+        features: F64,
+        *,
+        cents: I64,
+        time_us: I64,
+        others: Sequence[Mapping[Demand, I64]],
+        fields: Fields,
+        tables: TableColumns,
+        run: Run,
+    ) -> None:
+        """
+        Fill the columns that have no `common_kind`, given all others.
+
+        Args:
+            features: The vectors; float64 [N, F].
+            cents: Amounts; int64 [N].
+            time_us: Event times; int64 [N].
+            others: Demands per entity of the spec; int64 [N] each.
+            fields: Declared fields that were sent; int64 [N] each.
+            tables: Numbers of the tables; float64 [N] each.
+            run: Runs the product's hook.
+        """
+        if self.not_common or self.spec.numbers:
+            batch = _Batch(
+                self,
+                features,
+                cents=cents,
+                time_us=time_us,
+                others=others,
+                fields=fields,
+                tables=tables,
+                run=run,
+            )
+            batch.fill(self.not_common)
 
 
 def assemble(
@@ -276,6 +324,20 @@ def defaults(
         tables=tables,
         run=run,
     )
+
+
+def common_kind(feature: Feature) -> str:
+    """
+    Name the kind of a feature that the compiled loop computes; empty for others.
+
+    These are the amount, the calendar, and aggregates of the sums that all windows
+    share.
+    """
+    if feature.field == AMOUNT:
+        return AMOUNT
+    if feature.aggregate is not None and not demands_of(feature):
+        return feature.aggregate
+    return feature.calendar or ""
 
 
 class _Windows(msgspec.Struct, frozen=True):
@@ -359,43 +421,36 @@ class _Batch:
     def __init__(
         self,
         plan: Assembler,
+        features: F64,
         *,
         cents: I64,
         time_us: I64,
-        sums: Sequence[Sums],
+        others: Sequence[Mapping[Demand, I64]],
         fields: Fields,
         tables: TableColumns,
         run: Run,
     ) -> None:
-        self.features = np.empty((len(cents), len(plan.spec.features)), np.float64)
+        self.features = features
         self._plan = plan
         self._spec = plan.spec
         self._cents = cents
         self._time_us = time_us
-        self._sums = sums
+        self._others = others
         self._fields = fields
         self._tables = tables
         self._run = run
         self._given: Outputs | None = None  # output of the hook, after it ran
         self._unknown: dict[int, Bool] = {}  # column -> rows with its default
 
-    def fill(self) -> F64:
-        """Compute all columns, in their order; [N, F]."""
-        features, plan = self.features, self._plan
+    def fill(self, columns: Sequence[tuple[int, Feature]]) -> None:
+        """Compute the numbers that were sent, and some columns, in their order."""
+        features = self.features
         numbers = self._spec.numbers
         if numbers:
             self._sent(list(numbers), list(numbers.values()))
             for column in numbers:
                 limits = self._spec.features[column].range
                 if limits is not None:
-                    np.clip(features[:, column], *limits, features[:, column])
-        columns = plan.without_sums
-        if self._sums:
-            columns = plan.with_sums
-            for one in plan.windows:
-                made = over_windows(one.aggregate, self._sums[one.entity])
-                features[:, one.columns] = made[:, one.windows]
-                for column, limits in one.ranges:
                     np.clip(features[:, column], *limits, features[:, column])
         for column, feature in columns:
             unknown = self._fill(column, feature)
@@ -404,7 +459,6 @@ class _Batch:
                 self._unknown[column] = unknown
             if feature.range is not None:
                 np.clip(features[:, column], *feature.range, features[:, column])
-        return features
 
     def _fill(self, column: int, feature: Feature) -> Bool | None:
         """Compute one column; return the rows that have no value."""
@@ -449,9 +503,9 @@ class _Batch:
 
     def _aggregate(self, column: int, feature: Feature) -> Bool | None:
         """Fill a column from windows; return the rows whose window has no value."""
-        if not self._sums:
+        if not self._others:
             return np.ones(len(self._cents), np.bool_)
-        others = self._sums[feature.entity].others
+        others = self._others[feature.entity]
         answers = [others[demand] for demand in self._plan.demands[column]]
         return self._other(column, feature, answers)
 

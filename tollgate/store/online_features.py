@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from tollgate.features.assemble import Assembler
+from tollgate import compiled
+from tollgate.features.assemble import Assembler, common_kind
 from tollgate.features.feature_tables import TableColumns
 from tollgate.features.hook.hook_run import HookGuard
 from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.spec.tile_form import NEWEST_BYTES, PREFIX_BYTES
 from tollgate.features.windows.entity_entries import (
+    COLUMN_BYTES,
     ENTRY,
     Entries,
     Values,
@@ -56,7 +60,9 @@ __all__ = ["OnlineFeatures", "Packed", "Vectors"]
 
 # Turn the store's replies to a batch into windows, and windows into vectors.
 
+F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
+U32 = npt.NDArray[np.uint32]
 
 _ALL_WELL, _TOO_LATE = b"\1", 3  # status bytes of apply.lua
 # NumPy reads an enum member several times slower than a plain number.
@@ -120,17 +126,80 @@ class Reader:
         self._tiled = any(entity.tiles for entity in spec.entities)
         width = [len(entity.columns) for entity in spec.entities]
         self._width = np.array(width, np.int64) if any(width) else None
+        self._loop = _compiled_loop(spec)
 
     def read(self, packed: Packed, answer: Answer) -> Vectors:
-        """Read all entities' windows in one pass: row n of entity e is e * N + n."""
+        """Read the windows of all entities of a batch's rows."""
         if not self._spec.entities:
             return self._without_windows(packed)
+        batch, call = packed.purchases, packed.call
+        found = self._read_compiled(packed, answer[0])
+        features, degraded, corrupt = found or self._read(packed, answer[0])
+        if answer[1].count(_ALL_WELL) == len(answer[1]):
+            applied = np.full(len(degraded), _YES)
+        else:
+            status = statuses(call, answer)
+            degraded |= (status == _TOO_LATE).any(axis=0) * _EVENT_TOO_LATE
+            applied = worst(status)
+        if self._spec.hook is not None:
+            self.guard.mark(degraded)
+        if corrupt:
+            damaged = (degraded & _STATE_CORRUPT) != 0
+            features[damaged] = self._assembler.assemble(
+                cents=batch.cents[damaged],
+                time_us=batch.event_time_us[damaged],
+                sums=(),
+                fields={name: one[damaged] for name, one in batch.fields.items()},
+                tables={name: one[damaged] for name, one in packed.tables.items()},
+                run=self.guard.run,
+            )
+            self.guard.mark(degraded, damaged)
+        return Vectors(features=features, degraded=degraded, applied=applied)
+
+    def _read_compiled(
+        self, packed: Packed, values: Sequence[bytes]
+    ) -> tuple[F64, U32, bool] | None:
+        """Return the result of `_read`; None where the loop does not cover it."""
+        if self._loop is None or compiled.windows is None:
+            return None
+        batch, call = packed.purchases, packed.call
+        read = self._loop.read(
+            values,
+            call.first_key,
+            call.code,
+            packed.entries.view(np.uint8),
+            batch.cents,
+            batch.event_time_us,
+        )
+        if read is None:
+            return None
+        features, degraded, numbers, corrupt = read
+        rows = iter(numbers)
+        others = [dict(zip(one, rows, strict=False)) for one in self._demands]
+        self._assembler.complete(
+            features,
+            cents=batch.cents,
+            time_us=batch.event_time_us,
+            others=others,
+            fields=batch.fields,
+            tables=packed.tables,
+            run=self.guard.run,
+        )
+        return features, degraded, corrupt
+
+    def _read(self, packed: Packed, values: Sequence[bytes]) -> tuple[F64, U32, bool]:
+        """
+        Read all windows in one pass: row n of entity e is e * N + n.
+
+        Returns:
+            Features [N, F], Degraded bits [N], and True if a value is damaged.
+        """
         entries, batch, call = packed.entries, packed.purchases, packed.call
         columns = None
         if self._width is not None:
             columns = self._width.repeat(np.diff(call.first_key))
         tiled = tiled_values(self._spec, call.first_key) if self._tiled else ()
-        values = unpack_values(answer[0], columns=columns, tiled=tiled)
+        unpacked = unpack_values(values, columns=columns, tiled=tiled)
         entities, count = len(call.code), len(batch.transaction_id)
         known = count < len(self._reach)
         reach = self._reach[count] if known else _repeated(self._reach[1], count)
@@ -147,16 +216,9 @@ class Reader:
             back_us=reach.back_us,
             rounding_us=reach.rounding_us,
         )
-        places = find_places(values.entries, rows)
-        sums = window_sums(values.entries, rows, places=places)
-        bits = _degraded(values, rows, reach, upto=sums.upto).reshape(entities, count)
-        if answer[1].count(_ALL_WELL) == len(answer[1]):
-            applied = np.full(count, _YES)
-        else:
-            status = statuses(call, answer)
-            bits |= (status == _TOO_LATE) * _EVENT_TOO_LATE
-            applied = worst(status)
-        degraded = np.bitwise_or.reduce(bits, axis=0)
+        places = find_places(unpacked.entries, rows)
+        sums = window_sums(unpacked.entries, rows, places=places)
+        bits = _degraded(unpacked, rows, reach, upto=sums.upto)
         parts = []
         for entity, demands in enumerate(self._demands):
             part = slice(entity * count, (entity + 1) * count)
@@ -164,7 +226,7 @@ class Reader:
             if demands:
                 others = self._others(
                     entity,
-                    values.entries,
+                    unpacked.entries,
                     rows,
                     places,
                     part=part,
@@ -180,20 +242,8 @@ class Reader:
             tables=packed.tables,
             run=self.guard.run,
         )
-        if self._spec.hook is not None:
-            self.guard.mark(degraded)
-        if np.logical_or.reduce(values.corrupt):
-            corrupt = (degraded & _STATE_CORRUPT) != 0
-            features[corrupt] = self._assembler.assemble(
-                cents=batch.cents[corrupt],
-                time_us=batch.event_time_us[corrupt],
-                sums=(),
-                fields={name: one[corrupt] for name, one in batch.fields.items()},
-                tables={name: one[corrupt] for name, one in packed.tables.items()},
-                run=self.guard.run,
-            )
-            self.guard.mark(degraded, corrupt)
-        return Vectors(features=features, degraded=degraded, applied=applied)
+        degraded = np.bitwise_or.reduce(bits.reshape(entities, count), axis=0)
+        return features, degraded, bool(np.logical_or.reduce(unpacked.corrupt))
 
     def defaults(self, packed: Packed) -> npt.NDArray[np.float64]:
         """Return the vectors of purchases of unknown entities; float64 [N, F]."""
@@ -237,6 +287,58 @@ class Reader:
             columns=self._spec.entities[entity].columns,
             demands=self._demands[entity],
         )
+
+
+def _compiled_loop(spec: FeatureSpec) -> Any:
+    """Build the compiled loop of a spec; None if there is none, or it lacks a kind."""
+    loop, entities, demands = compiled.windows, [], []
+    if loop is None:
+        return None
+    for entity, own in zip(spec.entities, entity_demands(spec), strict=True):
+        if not all(demand.kind in loop.DEMANDS for demand in own):
+            return None
+        tiles, longest_us = entity.tiles, entity.delay_us + entity.windows_us[-1]
+        plan: dict[str, Any] = {
+            "entry_bytes": ENTRY.itemsize + COLUMN_BYTES * len(entity.columns),
+            "delay_us": entity.delay_us,
+            "horizon_us": entity.horizon_us,
+            "longest_us": longest_us,
+            "edge_us": entity.edge_us,
+            "windows": list(zip(entity.windows_us, entity.rounding_us, strict=True)),
+        }
+        offsets: dict[tuple[str, int], int] = {}
+        if tiles is not None:
+            offsets = {
+                (one.kind.name.lower(), one.column): one.offset for one in tiles.fields
+            }
+            plan |= {
+                "longest_us": longest_us + entity.rounding_us[-1],
+                "prefix_bytes": PREFIX_BYTES + NEWEST_BYTES * (1 + len(entity.columns)),
+                "record_bytes": tiles.record_bytes,
+                "tile_us": tiles.width_us,
+                "sum_at": offsets.get(("sum", -1), 0),
+                "flagged_at": offsets.get(("flagged", -1), 0),
+            }
+        entities.append(plan)
+        places = {name: at for at, name in enumerate(entity.columns)}
+        demands.append(
+            [
+                (
+                    one.kind,
+                    column := places.get(one.of, -1),
+                    one.window,
+                    one.parameter,
+                    offsets.get((one.kind, column), 0),
+                )
+                for one in own
+            ]
+        )
+    columns = [
+        (column, kind, one.entity, one.window, one.range)
+        for column, one in enumerate(spec.features)
+        if (kind := common_kind(one))
+    ]
+    return loop.Windows(len(spec.features), entities, demands, columns)
 
 
 class _Reach(msgspec.Struct, frozen=True):

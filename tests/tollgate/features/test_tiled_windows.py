@@ -545,6 +545,7 @@ def in_order(
         yield batch, known
 
 
+@pytest.mark.usefixtures("both_readers")
 @BOUNDED
 @given(
     product=products(["0", *HOPS_US]),
@@ -642,6 +643,7 @@ def check_rows(
             assert answer.values in (None, tuple(own))
 
 
+@pytest.mark.usefixtures("both_readers")
 @BOUNDED
 @given(
     product=products(list(HOPS_US)),
@@ -736,6 +738,7 @@ def bought(name: str, time_us: int, cents: int = 100, *labels: int) -> Event:
     return Event(purchase, {"card": "a", "shop": "s"}, known)
 
 
+@pytest.mark.usefixtures("both_readers")
 @pytest.mark.parametrize("served", [False, True])
 def test_numbers_worked_out_by_hand(
     folder: Path, redis_server: EmbeddedRedis, served: bool

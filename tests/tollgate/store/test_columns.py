@@ -25,6 +25,8 @@ from tollgate.store.store_events import (
     widened,
 )
 
+pytestmark = pytest.mark.usefixtures("both_readers")
+
 OpenStore = Callable[..., RedisStore]
 AT_US = 1_600_000_000_000_000
 WIDE = """\

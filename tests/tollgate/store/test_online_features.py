@@ -26,6 +26,8 @@ from tollgate.schema import Applied, Degraded
 from tollgate.store.online_features import OnlineFeatures
 from tollgate.store.store_events import Labels, Purchases
 
+pytestmark = pytest.mark.usefixtures("both_readers")
+
 
 def label(row: Row, *, fraud: int, known_us: int, revision: int = 0) -> Labels:
     """A label of one purchase."""

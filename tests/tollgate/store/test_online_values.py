@@ -27,6 +27,8 @@ from tollgate.schema import Applied, Degraded
 from tollgate.store.online_features import OnlineFeatures
 from tollgate.store.store_events import Packer
 
+pytestmark = pytest.mark.usefixtures("both_readers")
+
 
 @pytest.fixture
 def small(spec: FeatureSpec, store_url: str, open_store: OpenStore) -> OnlineFeatures:

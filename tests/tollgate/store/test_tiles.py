@@ -22,6 +22,8 @@ from tollgate.store.online_features import OnlineFeatures
 from tollgate.store.redis.redis_store import Mode, RedisStore
 from tollgate.store.store_events import Labels, Purchases
 
+pytestmark = pytest.mark.usefixtures("both_readers")
+
 HOUR_US = 3_600_000_000
 START_US = 1_700_000_000_000_000
 OpenStore = Callable[..., RedisStore]
