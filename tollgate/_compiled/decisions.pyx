@@ -2,9 +2,10 @@
 """
 Apply a policy to a batch, and pack the journal's chunks; the definitions are in Python.
 
-`DecisionProgram` is policy/decide.py, `ChunkPacker` is journal_rows.py with
-decision_record.py, `store_commands` is stored_decision_commands.py. Each gives the same
-bits, or returns None for input that it does not cover.
+`DecisionProgram` is policy/decide.py, `are_unmarked` is step_journal.py, `ChunkPacker`
+is journal_rows.py with decision_record.py, `store_commands` is
+stored_decision_commands.py. Each gives the same bits, or returns None for input that it
+does not cover.
 """
 
 from cpython.buffer cimport (
@@ -486,6 +487,45 @@ cdef class DecisionProgram:
             if not found:
                 return False
         return True
+
+
+# Find rows that are not decided as usual.
+
+def are_unmarked(
+    context, uint64_t spec_hash, Py_ssize_t dry_run, Py_ssize_t bad,
+    Py_ssize_t earlier_length, Py_ssize_t spec,
+):
+    """
+    Return True if `step_journal.row_marks` marks no row; None for an unusual context.
+
+    Args:
+        context: Of context_dtype; [N].
+        dry_run, bad, earlier_length, spec: Offsets of its columns.
+    """
+    cdef Py_buffer view
+    cdef const char* row
+    cdef uint64_t found
+    cdef bint unmarked = True
+    try:
+        PyObject_GetBuffer(context, &view, PyBUF_ND)
+    except (BufferError, TypeError, ValueError):
+        return None
+    try:
+        if view.ndim != 1 or view.itemsize < max(
+            dry_run + 1, bad + 1, earlier_length + 2, spec + 8
+        ):
+            return None
+        row = <const char*>view.buf
+        for _ in range(view.shape[0]):
+            found = <uint64_t>_i64(row + spec)
+            if row[dry_run] or row[bad] or _u16(row + earlier_length):
+                unmarked = False
+            if found != spec_hash:
+                unmarked = False
+            row += view.itemsize
+        return unmarked
+    finally:
+        PyBuffer_Release(&view)
 
 
 # Pack the journal's chunks.

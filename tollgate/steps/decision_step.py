@@ -42,7 +42,13 @@ from tollgate.steps.context_mac import DIRECT, ContextVerifier, read_key
 from tollgate.steps.decision_metrics import DecisionMetrics
 from tollgate.steps.loops import LoopMetrics
 from tollgate.steps.refusals import Refusals, refusal_error
-from tollgate.steps.step_journal import open_journal
+from tollgate.steps.step_journal import (
+    BAD,
+    FOREIGN,
+    STORED,
+    open_journal,
+    row_marks,
+)
 from tollgate.steps.step_tracing import open_traces
 from tollgate.steps.triton import Array
 from tollgate.store.stored_decisions import read_stored_decisions
@@ -249,14 +255,16 @@ class DecisionStep:
         )
         named = parameters.get(ENTITY_NAMES_PARAMETER, "")
         entities = tuple(filter(None, named.split(",")))
-        self._fields = tuple(field.name for field in fields)
-        self._dtype = context_dtype(entities, self._fields)
+        field_names = tuple(field.name for field in fields)
+        conditions = {one.name for one in self._policy.tables.named}
+        self._fields = tuple(name for name in field_names if name in conditions)
+        self._dtype = context_dtype(entities, field_names)
         heading = Heading(
             product=self._policy.product,
             release=parameters[RELEASE_PARAMETER],
             spec_hash=self._spec_hash,
             entities=entities,
-            fields=self._fields,
+            fields=field_names,
         )
         labels = triton.metric_labels(args, product=self._policy.product)
         step_labels = dict(labels)
@@ -389,11 +397,12 @@ class DecisionStep:
     ) -> list[Any]:
         """Write the journal's records, count, and make one response per request."""
         context, bounds = batch.context, batch.bounds
-        self._record(batch, decided)
-        outputs = self._columns(batch, decided)
+        marks = row_marks(context, spec_hash=self._spec_hash)
+        self._record(batch, decided, marks=marks)
+        outputs = self._columns(batch, decided, marks=marks)
         responses = self._tensors.respond(outputs, bounds)
-        foreign = context["spec_hash"] != self._spec_hash
-        if np.count_nonzero(foreign):
+        if marks is not None:
+            foreign = marks & FOREIGN
             for position in range(len(responses)):
                 if foreign[bounds[position] : bounds[position + 1]].any():
                     responses[position] = self._mixed(context, bounds[position])
@@ -410,7 +419,9 @@ class DecisionStep:
             self._batches.write(requests, rows=rows, began_us=batch.began_us)
         return responses
 
-    def _record(self, batch: DecisionBatch, decided: PolicyDecisions) -> None:
+    def _record(
+        self, batch: DecisionBatch, decided: PolicyDecisions, *, marks: Array | None
+    ) -> None:
         context, chosen = batch.context, batch.chosen
         for journal, excluded in (
             (self._journal, chosen),
@@ -423,6 +434,7 @@ class DecisionStep:
                     features=batch.features,
                     probabilities=batch.probabilities,
                     began_us=batch.began_us,
+                    marks=marks,
                     excluded=excluded,
                 )
         self._metrics.batch(context, decided, chosen=chosen, began_us=batch.began_us)
@@ -430,9 +442,9 @@ class DecisionStep:
             self._traces.part("journal")
 
     def _columns(
-        self, batch: DecisionBatch, decided: PolicyDecisions
+        self, batch: DecisionBatch, decided: PolicyDecisions, *, marks: Array | None
     ) -> dict[str, Array]:
-        """Fill the answer's columns, [N, 1] each."""
+        """Fill the answer's columns, [N, 1] each; `marks` are those of `row_marks`."""
         context = batch.context
         columns = {
             "decision": _WORDS[decided.decision],
@@ -444,14 +456,12 @@ class DecisionStep:
         }
         if self.canary is not None:
             columns["release"][batch.chosen] = self.canary.release.encode()
-        if np.count_nonzero(context["earlier_length"]):
-            stored = np.flatnonzero(context["earlier_length"])
+        if marks is not None and len(stored := np.flatnonzero(marks & STORED)):
             earlier = read_stored_decisions(context["earlier"][stored])
             columns["decision"][stored] = _WORDS[earlier.decision]
             for name in ("score", "reason_codes", "degraded", "release"):
                 columns[name][stored] = getattr(earlier, name)
-        if np.count_nonzero(context["bad"]):
-            bad = np.flatnonzero(context["bad"])
+        if marks is not None and len(bad := np.flatnonzero(marks & BAD)):
             columns["decision"][bad] = b""
             columns["score"][bad] = np.nan
             columns["reason_codes"][bad] = b""

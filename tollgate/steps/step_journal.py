@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from tollgate import compiled
 from tollgate.errors import InputError
 from tollgate.journal.journal_opening import open_writer
 from tollgate.journal.journal_rows import Heading, Rows
 from tollgate.journal.journal_writer import JournalCounts, JournalWriter
 from tollgate.journal.stored_decision_commands import StoreCommands
 from tollgate.policy.decide import PolicyDecisions
-from tollgate.schema import STORE_URL_VARIABLE
+from tollgate.schema import STORE_URL_VARIABLE, context_dtype
 from tollgate.steps import triton
 
 JOURNAL_URL_VARIABLE = "TOLLGATE_JOURNAL_URL"
@@ -49,19 +50,52 @@ FATES = ("appended", "written", "spooled", "dropped")
 Array = triton.Array
 
 
+# Marks of rows that leave no record, as bits.
+DRY, BAD, STORED, FOREIGN = 1, 2, 4, 8
+_LAYOUT: Mapping[str, Any] = context_dtype(()).fields or {}  # starts every context
+_MARKING = ("dry_run", "bad", "earlier_length", "spec_hash")
+_OFFSETS = [_LAYOUT[name][1] for name in _MARKING]
+
+
+def row_marks(context: Array, *, spec_hash: int) -> Array | None:
+    """
+    Mark rows that are a dry run, bad, decided before, or of another spec.
+
+    Args:
+        context: Of tollgate.schema.context_dtype; [N].
+        spec_hash: Hash of the spec that the release was made for.
+
+    Returns:
+        Bits, uint8 [N]; None, as mostly, if no row has one.
+    """
+    if compiled.decisions is not None and compiled.decisions.are_unmarked(
+        context, spec_hash, *_OFFSETS
+    ):
+        return None
+    stored = context["earlier_length"] > 0
+    foreign = context["spec_hash"] != spec_hash
+    if not np.count_nonzero(context["dry_run"] | context["bad"] | stored | foreign):
+        return None
+    marks = np.where(context["dry_run"], np.uint8(DRY), np.uint8(0))
+    for found, mark in (
+        (context["bad"] > 0, BAD),
+        (stored, STORED),
+        (foreign, FOREIGN),
+    ):
+        marks[found] |= mark
+    return marks
+
+
 class StepJournal:
     """
     Write the decisions of one decision step to the journal.
 
     Args:
         writer: Closed with this object.
-        spec_hash: Rows with features of another spec are not answered, so not
-            journaled.
     """
 
-    def __init__(self, writer: JournalWriter, *, spec_hash: int) -> None:
+    def __init__(self, writer: JournalWriter) -> None:
         self._writer = writer
-        self._spec_hash = spec_hash
 
     def record(
         self,
@@ -71,10 +105,11 @@ class StepJournal:
         features: Array,
         probabilities: Array,
         began_us: int,
+        marks: Array | None,
         excluded: Array | None = None,
     ) -> None:
         """
-        Journal a batch's decisions, except dry runs, bad rows and stored decisions.
+        Journal a batch's decisions, except those of marked rows.
 
         Args:
             context: Of tollgate.schema.context_dtype; [N]. It, features and
@@ -83,17 +118,17 @@ class StepJournal:
             features: float32 [N, F].
             probabilities: float32 [N, K].
             began_us: CLOCK_MONOTONIC when the step took the batch.
+            marks: Of `row_marks`.
             excluded: Rows that another journal records; bool [N], None for none.
         """
-        skipped = context["dry_run"] | context["bad"] | (context["earlier_length"] > 0)
-        skipped |= context["spec_hash"] != self._spec_hash
-        if excluded is not None:
-            skipped |= excluded
+        skipped = excluded if marks is None else marks
+        if marks is not None and excluded is not None:
+            skipped = marks | excluded
         decisions: tuple[Array, ...] = (
             *(decided.score, decided.degraded, decided.decision),
             *(decided.reason_codes, decided.rules),
         )
-        if np.count_nonzero(skipped):
+        if skipped is not None and np.count_nonzero(skipped):
             chosen = np.flatnonzero(skipped == 0)
             if not len(chosen):
                 return
@@ -156,7 +191,7 @@ def open_journal(
     except InputError as error:
         problem = f"{JOURNAL_URL_VARIABLE}: {error.problem}"
         raise pb.TritonModelException(problem) from error
-    return StepJournal(writer, spec_hash=heading.spec_hash)
+    return StepJournal(writer)
 
 
 class JournalMetrics:

@@ -35,7 +35,7 @@ from tollgate.repository.releases.rendering import lookup_lists
 from tollgate.repository.releases.served_versions import load_policy_of
 from tollgate.schema import FEATURES, PROBABILITIES, TRANSACTION_ID, context_dtype
 from tollgate.server.triton.onnx_session import OnnxSession
-from tollgate.steps.step_journal import StepJournal
+from tollgate.steps.step_journal import StepJournal, row_marks
 from tollgate.store.lookups import Lookups
 from tollgate.store.online_features import OnlineFeatures, Packed
 from tollgate.store.redis.redis_store import Command, Mode, NoStore, call_command
@@ -167,7 +167,7 @@ class Scorer:
             folder=str(folder / f"journal-{os.getpid()}"),
             extra_commands=StoreCommands(window_s=self._policy.idempotency_s),
         )
-        self._journal = StepJournal(writer, spec_hash=self._spec.spec_hash)
+        self._journal = StepJournal(writer)
         self._dtype = context_dtype(self._spec.entity_names)
 
     def close(self) -> None:
@@ -263,5 +263,6 @@ class Scorer:
             features=features,
             probabilities=probabilities,
             began_us=began_us,
+            marks=row_marks(context, spec_hash=self._spec.spec_hash),
         )
         return answers_of(decided, context)

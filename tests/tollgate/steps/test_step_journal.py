@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import redis
 
+from tollgate import compiled
 from tollgate.journal.decision_record import Records, decode_chunk
 from tollgate.journal.journal_opening import open_writer
 from tollgate.journal.journal_rows import Heading
@@ -27,6 +28,7 @@ from tollgate.steps.step_journal import (
     JournalMetrics,
     StepJournal,
     open_journal,
+    row_marks,
 )
 
 PAPER = Path(__file__).parents[3] / "docs" / "journal.md"
@@ -63,13 +65,14 @@ def journaled(context: np.ndarray, folder: Path) -> list[Records]:
     probabilities = np.ones((rows, 2), np.float32)
     with EmbeddedRedis(folder) as server, redis.Redis.from_url(server.url) as client:
         writer = open_writer(server.url, HEADING, folder="", deadline_s=5.0)
-        journal = StepJournal(writer, spec_hash=HEADING.spec_hash)
+        journal = StepJournal(writer)
         journal.record(
             context,
             decided,
             features=features,
             probabilities=probabilities,
             began_us=time.monotonic_ns() // 1000,
+            marks=row_marks(context, spec_hash=HEADING.spec_hash),
         )
         context[:] = np.zeros(1, context.dtype)
         features[:] = probabilities[:] = np.nan
@@ -102,6 +105,36 @@ def test_rows_apart_leave_no_record(tmp_path: Path, field: str, value: int) -> N
     context = context_of(2)
     context[field] = value
     assert journaled(context, tmp_path / "none") == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_compiled_loop_finds_marked_rows_as_numpy_does(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Mostly none; every mark in any row, alone and together, in parts of a batch."""
+    rng = np.random.default_rng(seed)
+    context = context_of(int(rng.integers(1, 40)))
+    for field in ("dry_run", "bad", "earlier_length", "spec_hash"):
+        if rng.random() < 0.3:
+            rows = rng.random(len(context)) < 0.2
+            context[field][rows] = rng.choice([1, 2, 128])
+    parts = (context, context[1:], context[::2], context[:0])
+    found = [row_marks(part, spec_hash=HEADING.spec_hash) for part in parts]
+    monkeypatch.setattr(compiled, "decisions", None)
+    for part, marks in zip(parts, found, strict=True):
+        bits = sum(
+            mark * (part[name] != usual)
+            for mark, name, usual in (
+                (1, "dry_run", 0),
+                (2, "bad", 0),
+                (4, "earlier_length", 0),
+                (8, "spec_hash", HEADING.spec_hash),
+            )
+        )
+        by_numpy = row_marks(part, spec_hash=HEADING.spec_hash)
+        for one in (marks, by_numpy):
+            assert (one is None) == (not bits.any())
+            assert one is None or one.tolist() == bits.tolist()
 
 
 def test_without_an_address_there_is_no_journal(
