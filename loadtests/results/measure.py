@@ -204,12 +204,15 @@ def work_of(server: Embedded) -> Work:
     with redis.Redis.from_url(server.store_url) as store:
         commands: Mapping[str, Any] = store.info("commandstats")
     ensemble = models["fraud"]["inference_stats"]
+    # A product that is served fused is one model.
+    features = models.get("fraud_features", models["fraud"])
+    model = models.get("fraud_model", models["fraud"])
     return Work(
         answered=_count(ensemble, "success"),
         failed=_count(ensemble, "fail"),
-        purchases=int(models["fraud_features"].get("inference_count", 0)),
-        feature_batches=int(models["fraud_features"].get("execution_count", 0)),
-        model_batches=int(models["fraud_model"].get("execution_count", 0)),
+        purchases=int(features.get("inference_count", 0)),
+        feature_batches=int(features.get("execution_count", 0)),
+        model_batches=int(model.get("execution_count", 0)),
         writes=int(commands.get("cmdstat_set", {}).get("calls", 0)),
         cpu_s=use_now(server).cpu_s,
     )
