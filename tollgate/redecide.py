@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from tollgate.engine.batches import decide_in_batches
 from tollgate.errors import ArgumentError, InputError
-from tollgate.policy import Policy, RowFacts, decide
+from tollgate.policy import Policy, PolicyDecisions, RowFacts
 from tollgate.policy.conditions import Variable
 from tollgate.schema import (
     MISSING,
@@ -375,9 +376,11 @@ def compare_policies(
     Raises:
         InputError: There are no recorded decisions to compare with.
     """
-    after, segment, held = _decide(past.facts, new)
+    decided = _decide(past.facts, new)
+    after, segment, held = decided.decision, decided.segment, decided.rules
     if old is not None:
-        before, _, held_before = _decide(past.facts, old)
+        decided = _decide(past.facts, old)
+        before, held_before = decided.decision, decided.rules
     elif past.decision is not None:
         before, held_before = past.decision, np.zeros(0, np.uint64)
     else:
@@ -412,32 +415,8 @@ def compare_policies(
     )
 
 
-def _decide(
-    facts: RowFacts, policy: Policy
-) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
-    """Decide many rows in batches; return decisions, segments and rules."""
-    found = [
-        decide(_slice(facts, at), policy=policy)
-        for at in range(0, max(len(facts.cents), 1), _ROWS_AT_ONCE)
-    ]
-    return (
-        np.concatenate([one.decision for one in found]),
-        np.concatenate([one.segment for one in found]),
-        np.concatenate([one.rules for one in found]),
-    )
-
-
-def _slice(facts: RowFacts, at: int) -> RowFacts:
-    part = slice(at, at + _ROWS_AT_ONCE)
-    return RowFacts(
-        probabilities=facts.probabilities[part],
-        features=facts.features[part],
-        cents=facts.cents[part],
-        degraded=facts.degraded[part],
-        event_time_us=facts.event_time_us[part],
-        list_hits=facts.list_hits[part],
-        fields={name: column[part] for name, column in facts.fields.items()},
-    )
+def _decide(facts: RowFacts, policy: Policy) -> PolicyDecisions:
+    return decide_in_batches(facts, policy=policy, batch_rows=_ROWS_AT_ONCE).decisions
 
 
 def _bit(held: npt.NDArray[np.uint64], at: int) -> npt.NDArray[np.bool_]:

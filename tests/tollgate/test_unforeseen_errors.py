@@ -144,7 +144,7 @@ def second_lookup(answers: list[str]) -> SecondLookup:
         SimpleNamespace(TRITONSERVER_RESPONSE_COMPLETE_FINAL=1),
         open_chain=no_ladder,
         score=lambda *a, **k: None,  # type: ignore[arg-type, return-value]
-        respond=lambda batch, features, context: batch,
+        respond=lambda pending, features, context: pending.batch,
         deadline_s=0.005,
         limit_s=1.0,
     )

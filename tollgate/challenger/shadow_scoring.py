@@ -12,13 +12,14 @@ import numpy.typing as npt
 
 from tollgate.audit.releases.past_release import OpenedRelease, ReleaseModel
 from tollgate.challenger.decision_counts import Decisions, clusters
+from tollgate.engine.batches import decide_in_batches
 from tollgate.errors import InputError
 from tollgate.features.spec.description import vector_parts
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.journal.decision_record import Records
-from tollgate.policy import Policy, PolicyDecisions, RowFacts, decide
+from tollgate.policy import Policy, RowFacts, decide
 from tollgate.repository.releases.release_file import spec_hash_text
-from tollgate.schema import MAX_BATCH_ROWS, Degraded
+from tollgate.schema import Degraded
 
 log = logging.getLogger(__name__)
 
@@ -95,23 +96,16 @@ class Scorer:
         return decide(_facts(records), policy=self._recorded.policy).segment
 
     def _again(self, facts: RowFacts, cluster: I64) -> Decisions:
-        parts: list[PolicyDecisions] = []
-        took_us = np.zeros(len(facts.cents), np.int64)
-        for at in range(0, len(facts.cents), MAX_BATCH_ROWS):
-            rows = slice(at, at + MAX_BATCH_ROWS)
-            started_ns = time.perf_counter_ns()
-            part = _slice(facts, rows)
-            probabilities = self._probabilities(part)
-            part = msgspec.structs.replace(part, probabilities=probabilities)
-            parts.append(decide(part, policy=self._other.policy))
-            took_us[rows] = (time.perf_counter_ns() - started_ns) // 1_000
-        degraded = np.concatenate([one.degraded for one in parts])
+        found = decide_in_batches(
+            facts, policy=self._other.policy, score=self._probabilities
+        )
+        decided = found.decisions
         return Decisions(
-            decision=np.concatenate([one.decision for one in parts]),
-            score=np.concatenate([one.score for one in parts]),
-            failed=(degraded & _MODEL_OUTPUT) != 0,
-            degraded=degraded != 0,
-            took_us=took_us,
+            decision=decided.decision,
+            score=decided.score,
+            failed=(decided.degraded & _MODEL_OUTPUT) != 0,
+            degraded=decided.degraded != 0,
+            took_us=found.took_us,
             cluster=cluster,
         )
 
@@ -223,13 +217,3 @@ def _facts(records: Records) -> RowFacts:
         list_hits=records.list_hits,
         fields=records.fields,
     )
-
-
-def _slice(facts: RowFacts, rows: slice) -> RowFacts:
-    values = {
-        name: getattr(facts, name)[rows]
-        for name in facts.__struct_fields__
-        if name != "fields"
-    }
-    fields = {name: column[rows] for name, column in facts.fields.items()}
-    return RowFacts(**values, fields=fields)

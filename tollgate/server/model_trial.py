@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.engine.onnx_session import OnnxSession
 from tollgate.errors import RepositoryError, ServerError
 from tollgate.repository.models.artifact_file import (
     TOLERANCE,
@@ -35,7 +36,6 @@ from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import FEATURES, PROBABILITIES
 from tollgate.server.triton import control
 from tollgate.server.triton.control import Reachable
-from tollgate.server.triton.onnx_session import OnnxSession
 
 F32 = npt.NDArray[np.float32]
 

@@ -24,6 +24,7 @@ from loadtests.baseline.lean.rows import (
     context_of,
     note_earlier,
 )
+from tollgate.engine.onnx_session import OnnxSession
 from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
 from tollgate.journal.journal_opening import open_writer
 from tollgate.journal.journal_rows import Heading
@@ -34,7 +35,6 @@ from tollgate.repository.releases.release_file import read_release
 from tollgate.repository.releases.rendering import lookup_lists
 from tollgate.repository.releases.served_versions import load_policy_of
 from tollgate.schema import FEATURES, PROBABILITIES, TRANSACTION_ID, context_dtype
-from tollgate.server.triton.onnx_session import OnnxSession
 from tollgate.steps.step_journal import StepJournal, row_marks
 from tollgate.store.lookups import Lookups
 from tollgate.store.online_features import OnlineFeatures, Packed

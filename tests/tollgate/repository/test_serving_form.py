@@ -36,7 +36,7 @@ def test_the_committed_products_fit_both_forms(product: str) -> None:
     models = read_product(REPOSITORY, product)
     require_form(models, "ensemble")
     require_form(models, "fused")
-    assert queue_delay_us(models.ensemble, source="") == 0
+    assert queue_delay_us(models.ensemble, source="") == 1000
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from tests.support.server.doubling_model import doubling_onnx
 from tollgate.server.triton import control, placement
 from tollgate.server.triton.launcher import TritonServer
 
@@ -126,32 +126,6 @@ def _write_model(
         (version / file).write_bytes(content)
 
 
-def _doubling_onnx() -> bytes:
-    from onnx import TensorProto, helper, numpy_helper
-
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [
-            helper.make_node("Mul", ["x", "two"], ["y"]),
-            helper.make_node("ReduceSum", ["x", "axis"], ["sum"], keepdims=1),
-        ],
-        "doubling",
-        [value("x", TensorProto.FLOAT, ["n", 2])],
-        [
-            value("y", TensorProto.FLOAT, ["n", 2]),
-            value("sum", TensorProto.FLOAT, ["n", 1]),
-        ],
-        [
-            numpy_helper.from_array(np.float32([2.0]), "two"),
-            numpy_helper.from_array(np.int64([1]), "axis"),
-        ],
-    )
-    opsets = [helper.make_opsetid("", 17)]
-    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
-    content: bytes = model.SerializeToString()
-    return content
-
-
 def _wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
     until = time.monotonic() + timeout_s
     while not condition():
@@ -186,7 +160,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     _write_model(root, "toy", config=TOY_CONFIG, files={"model.py": TOY})
     fault = 'parameters { key: "fault" value { string_value: "amount: -1: negative" } }'
     _write_model(root, "faulty", config=TOY_CONFIG + fault, files={"model.py": TOY})
-    onnx = {"model.onnx": _doubling_onnx()}
+    onnx = {"model.onnx": doubling_onnx()}
     patient = ("onnxruntime", "CPU", PATIENT)
     _write_model(root, "patient", config=PAIR_CONFIG % patient, files=onnx)
     accelerated = ("onnxruntime", "GPU", ONE_THREAD)
@@ -255,4 +229,4 @@ def children() -> Callable[[int], list[int]]:
 @pytest.fixture(scope="session")
 def doubling() -> bytes:
     """y = 2 x over float32 [N, 2] as ONNX; the sum of each row is a second output."""
-    return _doubling_onnx()
+    return doubling_onnx()

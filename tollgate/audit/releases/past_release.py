@@ -10,33 +10,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 
 from tollgate.audit.releases.archived_release import (
     ArchivedRelease,
     read_with_file,
     release_of,
 )
+from tollgate.engine.onnx_session import OnnxSession
+from tollgate.engine.scoring_model import ScoringModel
 from tollgate.errors import InputError, RepositoryError, os_errors
 from tollgate.explanation import EXPLAIN_FILE, Explanation, decode_explanation
-from tollgate.features.assemble import exact_features
 from tollgate.features.hook.hook_file import HOOK_FILE
 from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
 from tollgate.features.spec.spec_definition import FeatureSpec
-from tollgate.policy import POLICY_FILE, Policy, RowFacts, load_policy
+from tollgate.policy import POLICY_FILE, Policy, load_policy
 from tollgate.repository.hashes import SHORT_DIGITS, hash_file
 from tollgate.repository.models.model_files import MODEL_FILE, Arithmetic, arithmetic_of
 from tollgate.repository.releases.release_file import RELEASE_FILE, Release
 from tollgate.repository.releases.release_history import find_release
-from tollgate.schema import FEATURES, MAX_BATCH_ROWS, PROBABILITIES
-from tollgate.server.triton.onnx_session import OnnxSession
-
-F32 = npt.NDArray[np.float32]
-Floats = npt.NDArray[np.floating[Any]]
 
 
 class ReleaseFiles:
@@ -119,42 +112,20 @@ class ReleaseFiles:
             raise RepositoryError(place, problem)
 
 
-class ReleaseModel:
+class ReleaseModel(ScoringModel):
     """
     Model of a release, run with onnxruntime as its step runs it.
+
+    Attributes:
+        arithmetic: Accuracy that follows from the operators of its graph.
 
     Raises:
         RepositoryError: The model cannot be loaded.
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__(OnnxSession(path, intra_op_threads=1))
         self.arithmetic: Arithmetic = arithmetic_of(path)
-        self._session = OnnxSession(path, intra_op_threads=1)
-        if PROBABILITIES not in self._session.outputs:
-            raise RepositoryError(path, f"has no output {PROBABILITIES}")
-        self._dtype = self._session.inputs[FEATURES].dtype
-
-    def vectors(self, facts: RowFacts, spec: FeatureSpec) -> Floats:
-        """Return the vectors that the model received for rows; [N, F]."""
-        if self._dtype != np.float64:
-            return facts.features
-        return exact_features(
-            spec, facts.features, cents=facts.cents, fields=facts.fields
-        )
-
-    def probabilities(self, features: Floats) -> F32:
-        """
-        Compute probabilities, [N, F] → [N, K], in batches of at most MAX_BATCH_ROWS
-        rows.
-        """
-        rows = np.ascontiguousarray(features, self._dtype)
-        parts = [
-            self._session.run(
-                [PROBABILITIES], {FEATURES: rows[at : at + MAX_BATCH_ROWS]}
-            )[0]
-            for at in range(0, len(rows), MAX_BATCH_ROWS)
-        ]
-        return np.concatenate(parts).astype(np.float32, copy=False)
 
 
 class OpenedRelease(msgspec.Struct, frozen=True, eq=False):

@@ -50,13 +50,11 @@ def fused_config(
 
 
 def fused_parts(record: ServingRecord, loaded: LoadedRelease) -> FusedParts:
-    """Describe the parts of a release, and how tensors pass between them."""
+    """Describe the parts of a release."""
     configs = {
         step: json_format.Parse(text, ModelConfig())
         for step, text in record.configs.items()
     }
-    ensemble = json_format.Parse(record.ensemble, ModelConfig())
-    wiring = {one.model_name: one for one in ensemble.ensemble_scheduling.step}
 
     def step_with(output: str) -> str:
         return next(
@@ -68,18 +66,11 @@ def fused_parts(record: ServingRecord, loaded: LoadedRelease) -> FusedParts:
     def part(step: str) -> FusedPart:
         return FusedPart(step, loaded.slots[step], to_json(configs[step]))
 
-    features, model = step_with(schema.CONTEXT), step_with(schema.PROBABILITIES)
-    # Tensor of the ensemble -> output of the feature step.
-    sources = {tensor: name for name, tensor in wiring[features].output_map.items()}
     return FusedParts(
         product=record.product,
-        features=part(features),
-        model=part(model),
+        features=part(step_with(schema.CONTEXT)),
+        model=part(step_with(schema.PROBABILITIES)),
         decision=part(step_with("decision")),
-        model_inputs={
-            name: sources[tensor] for name, tensor in wiring[model].input_map.items()
-        },
-        model_output=schema.PROBABILITIES,
         challenger_slot=loaded.canary.slot if loaded.canary else 0,
     )
 

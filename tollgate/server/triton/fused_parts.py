@@ -1,4 +1,4 @@
-"""Describe the steps that a fused model runs, and how tensors pass between them."""
+"""Describe the steps that a fused model runs."""
 
 from __future__ import annotations
 
@@ -42,12 +42,10 @@ class FusedPart(msgspec.Struct, frozen=True):
 
 class FusedParts(msgspec.Struct, frozen=True):
     """
-    The steps of a product, and how tensors pass between them.
+    The steps of a product.
 
     Attributes:
         product: Name of the ensemble, for errors.
-        model_inputs: Input of the model -> output of the feature step.
-        model_output: Output of the model with the probabilities.
         challenger_slot: Folder of the challenger's model; 0 without a canary.
     """
 
@@ -55,6 +53,4 @@ class FusedParts(msgspec.Struct, frozen=True):
     features: FusedPart
     model: FusedPart
     decision: FusedPart
-    model_inputs: dict[str, str]
-    model_output: str
     challenger_slot: int = 0

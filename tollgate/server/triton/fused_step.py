@@ -14,17 +14,25 @@ import json
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 
+from tollgate.engine.onnx_session import open_model
+from tollgate.engine.scoring_model import ScoringModel
 from tollgate.errors import RepositoryError
 from tollgate.imports import gently, import_gently
-from tollgate.schema import FEATURES, FUSED_PARAMETER, MAX_BATCH_ROWS, public_name
-from tollgate.server.triton.fused_parts import FusedParts
-from tollgate.server.triton.onnx_session import OnnxSession, open_model
+from tollgate.schema import (
+    EXACT_FEATURES,
+    FEATURES,
+    FUSED_PARAMETER,
+    PROBABILITIES,
+    public_name,
+)
+from tollgate.server.triton.fused_parts import FusedPart, FusedParts
 from tollgate.steps import triton
 from tollgate.steps.decision_step import DecisionBatch, DecisionStep
 from tollgate.steps.feature_step import FeatureStep
@@ -52,13 +60,16 @@ class FusedStep(FeatureStep):
                 (parts.decision, DecisionStep),
             ):
                 _require_plain(folder / part.step / str(part.slot), base)
-            self._model = FusedModel(parts, folder, slot=parts.model.slot)
+            opened = partial(_open_model, parts.model, folder)
+            self._model = gently(partial(opened, slot=parts.model.slot))
             self._challenger = None
             if parts.challenger_slot:
                 slot = parts.challenger_slot
-                self._challenger = FusedModel(parts, folder, slot=slot)
+                self._challenger = gently(partial(opened, slot=slot))
         except RepositoryError as error:
             raise pb.TritonModelException(public_name(str(error))) from None
+        outputs = json.loads(parts.model.config)["output"]
+        self._labels = _width(outputs, PROBABILITIES)
         self._prefix = f"in ensemble '{parts.product}', "
         self._model_batches = open_batches(parts.model.step)
         self._deciding = threading.Lock()
@@ -166,10 +177,11 @@ class FusedStep(FeatureStep):
         chosen = None if canary is None else canary.rows(context)
         settled = (context["earlier_length"] > 0) | (context["bad"] > 0)
         if settled.all():
-            return np.zeros((len(context), self._model.labels), np.float32), chosen
-        probabilities = self._model.run(tensors)
+            return np.zeros((len(context), self._labels), np.float32), chosen
+        probabilities = self._model.probabilities(_vectors(self._model, tensors))
         if chosen is not None and self._challenger is not None and chosen.any():
-            theirs = self._challenger.run(tensors)
+            vectors = _vectors(self._challenger, tensors)
+            theirs = self._challenger.probabilities(vectors)
             probabilities = np.where(chosen[:, None], theirs, probabilities)
         return probabilities, chosen
 
@@ -202,52 +214,28 @@ class _ScoredRequests(msgspec.Struct, frozen=True, eq=False):
         )
 
 
-class FusedModel:
+def _vectors(model: ScoringModel, tensors: Mapping[str, Array]) -> Array:
+    """Pick the output of the feature step that a model receives."""
+    return tensors[EXACT_FEATURES if model.exact else FEATURES]
+
+
+def _open_model(part: FusedPart, folder: Path, *, slot: int) -> ScoringModel:
     """
-    The model between the steps, in onnxruntime, as the onnxruntime backend opens it.
-
-    Args:
-        parts: The steps.
-        folder: Folder of the copies of all models.
-        slot: Version folder of the model.
-
-    Attributes:
-        labels: Number of probabilities of a row.
+    Open a version of the model as the onnxruntime backend does, and warm it up.
 
     Raises:
         RepositoryError: It cannot be loaded, or does not fit its configuration.
     """
+    config = json.loads(part.config)
+    model = ScoringModel(open_model(folder / part.step / str(slot), config))
+    model.warm_up(_width(config["input"], FEATURES))
+    return model
 
-    def __init__(self, parts: FusedParts, folder: Path, *, slot: int) -> None:
-        config = json.loads(parts.model.config)
-        directory = folder / parts.model.step / str(slot)
-        self._session: OnnxSession = gently(lambda: open_model(directory, config))
-        self._inputs = parts.model_inputs
-        self._output = parts.model_output
-        tensors = [*config["input"], *config["output"]]
-        dims = {one["name"]: list(map(int, one["dims"])) for one in tensors}
-        self.labels = dims[self._output][0]
-        self._warm_up(dims)
 
-    def run(self, tensors: Mapping[str, Array]) -> Array:
-        """
-        Return the probabilities of all rows; float32 [N, K].
-
-        Args:
-            tensors: Outputs of the feature step.
-        """
-        feeds = {name: tensors[source] for name, source in self._inputs.items()}
-        (probabilities,) = self._session.run([self._output], feeds)
-        return probabilities
-
-    def _warm_up(self, dims: Mapping[str, Sequence[int]]) -> None:
-        """Run batches of zeros, so that no caller waits for the first allocations."""
-        for rows in (1, 8, MAX_BATCH_ROWS):
-            feeds = {
-                name: np.zeros((rows, *dims[name]), spec.dtype)
-                for name, spec in self._session.inputs.items()
-            }
-            self._session.run([self._output], feeds)
+def _width(tensors: Sequence[Mapping[str, Any]], name: str) -> int:
+    """Return the size of a row of a tensor."""
+    (dims,) = (one["dims"] for one in tensors if one["name"] == name)
+    return int(dims[0])
 
 
 def _require_plain(version: Path, base: type[FeatureStep | DecisionStep]) -> None:

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from tollgate.engine.onnx_session import OnnxSession, Tensor, open_model
 from tollgate.errors import RepositoryError
 from tollgate.schema import public_name
-from tollgate.server.triton.onnx_session import OnnxSession, Tensor, open_model
 from tollgate.server.triton.placement import REQUESTED_KIND
 from tollgate.tracing.batches import open_batches
 

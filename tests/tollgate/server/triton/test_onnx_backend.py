@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tollgate.engine.onnx_session import OnnxSession, Tensor
 from tollgate.server.triton.onnx_backend import answer_batch
-from tollgate.server.triton.onnx_session import OnnxSession, Tensor
 
 
 class Counting(OnnxSession):

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tollgate.engine.onnx_session import OnnxSession, check_wiring
 from tollgate.errors import RepositoryError
-from tollgate.server.triton.onnx_session import OnnxSession, check_wiring
 
 
 @pytest.fixture
