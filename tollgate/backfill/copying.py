@@ -1,18 +1,22 @@
 """
-Copy the events that a history does not contain yet from one state's values to another.
+Bring the events of one state's values into another's while the first one serves.
 
-An entity's value holds its events one by one, so the values that serve are themselves a
-history up to this moment. They are applied to the other state's keys by the store's own
-function: existing events stay, and missing ones are added.
+First every writer of the product is made to write both states (dual writes); then the
+events that were there before are copied. An entity's value holds its events one by one,
+so the values that serve are themselves a history up to this moment. They are applied to
+the other state's keys by the store's own function: existing events stay, and missing
+ones are added. The dual writes end when no rollback can need the old state any more.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from tollgate.backfill.materialize import run_commands
 from tollgate.backfill.pace import Pace, open_pace
@@ -26,15 +30,153 @@ from tollgate.features.windows.entity_entries import (
     PURCHASE,
     unpack_values,
 )
+from tollgate.store.dual_writes import (
+    FRESH_S,
+    WrittenState,
+    WrittenStates,
+    decode_states,
+    missing_columns,
+    missing_entities,
+    states_key,
+)
 from tollgate.store.event_writer import EVENTS_PER_CALL
 from tollgate.store.redis.redis_store import Mode, RedisStore
 from tollgate.store.store_events import Call, Packer, widened
 
 I64 = npt.NDArray[np.int64]
 
+# Every writer has read the list of states by then, and its calls have ended.
+WRITERS_READ_S = FRESH_S + 1.0
 _SCAN_KEYS = b"128"
 _ENTRY_WORDS = ENTRY.itemsize // COLUMN_BYTES
 _APPLIED, _TOO_LATE = b"\1", b"\3"  # status bytes of apply.lua
+
+
+def read_states(product: str, store: RedisStore) -> list[WrittenState]:
+    """
+    Read the states that all writers of a product write to; none without dual writes.
+
+    Raises:
+        StoreError: The store did not reply, or refused.
+    """
+    (value,) = run_commands(store, [(b"GET", states_key(product))])
+    return decode_states(value).states
+
+
+def start_dual_writes(
+    product: str, states: Sequence[WrittenState], store: RedisStore, *, days: int
+) -> None:
+    """
+    Have all writers of a product write to states, and wait until they do.
+
+    States that are written already stay as they are, and end as late as the others.
+
+    Args:
+        days: The writes end by themselves after so many days.
+
+    Raises:
+        StoreError: The store did not reply, or refused.
+    """
+    before = read_states(product, store)
+    known = {one.state for one in before}
+    new = [one for one in states if one.state not in known]
+    _write_states(product, [*before, *new], store, ttl_s=days * 86_400)
+    time.sleep(WRITERS_READ_S)
+
+
+def mark_filled(product: str, state: str, store: RedisStore, *, filled: str) -> None:
+    """
+    Record that a written state has all older events, too.
+
+    Args:
+        state: Its hash, 16 hexadecimal digits.
+        filled: The time, RFC 3339 in UTC.
+
+    Raises:
+        InputError: The dual writes of the state have ended meanwhile.
+        StoreError: The store did not reply, or refused.
+    """
+    states = read_states(product, store)
+    if state not in {one.state for one in states}:
+        problem = f"the dual writes of {state} ended meanwhile: start again"
+        raise InputError("migrate", problem)
+    changed = [
+        structs.replace(one, filled=one.filled or filled) if one.state == state else one
+        for one in states
+    ]
+    _write_states(product, changed, store)
+
+
+def end_dual_writes(product: str, ended: Sequence[str], store: RedisStore) -> None:
+    """
+    Have all writers of a product leave states out, and wait until they do.
+
+    Args:
+        ended: Hashes of the states, 16 hexadecimal digits.
+
+    Raises:
+        StoreError: The store did not reply, or refused; it is safe to repeat.
+    """
+    rest = [one for one in read_states(product, store) if one.state not in ended]
+    if len(rest) > 1:
+        _write_states(product, rest, store)
+    else:  # one state alone is written by its own release
+        run_commands(store, [(b"DEL", states_key(product))])
+    time.sleep(WRITERS_READ_S)
+
+
+def delete_values(product: str, state: str, store: RedisStore) -> int:
+    """
+    Delete the values of a state; return their number.
+
+    Raises:
+        InputError: The store is a cluster, which cannot list them.
+        StoreError: The store did not reply, or refused; it is safe to repeat.
+    """
+    deleted = 0
+    for keys in _scanned(store, f"tollgate:{product}:{state}".encode()):
+        run_commands(store, [(b"DEL", *keys)])
+        deleted += len(keys)
+    return deleted
+
+
+def _write_states(
+    product: str,
+    states: list[WrittenState],
+    store: RedisStore,
+    *,
+    ttl_s: int | None = None,
+) -> None:
+    """Write the list of written states; without `ttl_s` it ends as before."""
+    value = msgspec.json.encode(WrittenStates(states))
+    end: tuple[object, ...] = (b"KEEPTTL",) if ttl_s is None else (b"EX", ttl_s)
+    run_commands(store, [(b"SET", states_key(product), value, *end)])
+
+
+def check_dual_writes(served: FeatureSpec, new: FeatureSpec) -> list[str]:
+    """
+    Check that purchases for one state have the data that another one needs.
+
+    Returns:
+        Lines that describe what a rollback would lack.
+
+    Raises:
+        InputError: The purchases for the served state lack data, or both are the same.
+    """
+    if (served.product, served.state_hash) == (new.product, new.state_hash):
+        raise InputError("migrate", "both are the same state: no values change")
+    if served.product != new.product:
+        problem = f"{new.product} is another product than {served.product}"
+        raise InputError("migrate", problem)
+    for lacking in (missing_entities(served, new), missing_columns(served, new)):
+        if lacking:
+            problem = f"the served release has no {', '.join(lacking)}, or another form"
+            remedy = ": first release features that declare it, with `use: policy`"
+            raise InputError("migrate", problem + remedy)
+    return [
+        f"after the switch, the old values lack {name}: a rollback finds it missing"
+        for name in (*missing_entities(new, served), *missing_columns(new, served))
+    ]
 
 
 class CopyCounts(msgspec.Struct):
@@ -107,10 +249,10 @@ def check_copy(old: FeatureSpec, new: FeatureSpec) -> list[tuple[Entity, Entity]
     """
     if (old.product, old.state_hash) == (new.product, new.state_hash):
         raise InputError("copy", "both are the same state; there is nothing to copy")
-    return [(_source(old, entity), entity) for entity in new.entities]
+    return [(_source(old, new, entity=entity), entity) for entity in new.entities]
 
 
-def _source(old: FeatureSpec, entity: Entity) -> Entity:
+def _source(old: FeatureSpec, new: FeatureSpec, *, entity: Entity) -> Entity:
     """
     Find the source entity of a new entity's events.
 
@@ -126,6 +268,9 @@ def _source(old: FeatureSpec, entity: Entity) -> Entity:
             if lacking:
                 problem = f"{entity.name} needs {', '.join(lacking)}; the old values "
                 raise InputError("copy", problem + "do not have it: use a feed")
+            if changed := set(entity.columns) & set(missing_columns(old, new)):
+                problem = f"{', '.join(sorted(changed))} has other decimals: use a feed"
+                raise InputError("copy", problem)
             return one
     problem = f"no old entity has the key {entity.key!r}: use a feed"
     raise InputError("copy", problem)

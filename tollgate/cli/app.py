@@ -227,6 +227,15 @@ _command("feed", store.feed, "history.parquet --product fraud", panel=_OPERATORS
 _command(
     "materialize", store.materialize, "history.parquet --rate 4000", panel=_OPERATORS
 )
+_group(
+    "migrate",
+    _OPERATORS,
+    "Change what a live product stores, such as its windows, without losing events.",
+    "start --spec features.yaml",
+)
+_command("migrate start", store.migrate_start, "--spec features.yaml")
+_command("migrate status", store.migrate_status, "--product fraud")
+_command("migrate end", store.migrate_end, "--product fraud")
 _command("rebuild", store.rebuild, "history.parquet", panel=_OPERATORS)
 _group("repair", _OPERATORS, "Apply purchases that the store missed.", "drain")
 _command("repair drain", store.drain, "--rate 1000")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,9 +19,8 @@ from pathlib import Path
 
 import msgspec
 
-from tollgate.errors import InputError, SpecError, StoreError, trace_of
-from tollgate.features.hook.hook_file import HOOK_FILE
-from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.errors import InputError, StoreError, trace_of
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.repair.spool_segments import (
     Segment,
     SegmentHeader,
@@ -32,6 +30,7 @@ from tollgate.repair.spool_segments import (
     segments,
     sync_folder,
 )
+from tollgate.store.dual_writes import load_spec_text
 from tollgate.store.event_writer import EVENTS_PER_CALL, EventWriter
 from tollgate.store.redis.cluster_store import open_store
 from tollgate.store.redis.redis_store import RedisStore
@@ -211,16 +210,9 @@ class SpoolDrain:
         """
         key = (header.state, header.spec)
         if key not in self._specs:
-            with tempfile.TemporaryDirectory(prefix="tollgate-") as folder:
-                path = Path(folder) / SPEC_FILE
-                path.write_text(header.spec, "utf-8")
-                if header.hook:
-                    path.with_name(HOOK_FILE).write_bytes(header.hook.encode())
-                spec = load_spec(path)
-            if f"{spec.state_hash:016x}" != header.state:
-                problem = f"has state {spec.state_hash:016x} here, not {header.state}"
-                raise SpecError(SPEC_FILE, problem)
-            self._specs[key] = spec
+            self._specs[key] = load_spec_text(
+                header.spec, hook=header.hook, state=header.state
+            )
         return self._specs[key]
 
 

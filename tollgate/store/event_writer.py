@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.store.dual_writes import Events, TargetStates
 from tollgate.store.redis.redis_store import Mode, RedisStore
 from tollgate.store.store_events import (
     Call,
@@ -71,7 +70,9 @@ class EventWriter:
         store: The store to write to.
         events_per_call: Most events that one call of the store carries.
         history: True for a whole history in the order of (time, id): values with tiles
-            then take purchases that are older than all they had when it began.
+            then take purchases that are older than all they had when it began. It goes
+            to the state of `spec` alone; other events go to all states that the store
+            lists (dual_writes.py).
     """
 
     def __init__(
@@ -82,50 +83,99 @@ class EventWriter:
         events_per_call: int = EVENTS_PER_CALL,
         history: bool = False,
     ) -> None:
-        self._mode = Mode.LOAD if history else Mode.WRITE_ONLY
         self.spec = spec
         self._store = store
-        self._packer = Packer(spec)
-        self._events_per_call = events_per_call
+        self._own = _StateWriter(
+            spec,
+            store,
+            mode=Mode.LOAD if history else Mode.WRITE_ONLY,
+            events_per_call=events_per_call,
+        )
+        self._targets = None if history else TargetStates(spec)
+        self._writers: dict[int, _StateWriter] = {}
 
     def purchases(self, purchases: Purchases) -> WriteOutcome:
         """
-        Apply purchase events.
+        Apply purchase events; return the outcome in the state of the writer's features.
 
         Raises:
             StoreError: The store did not reply; some events may be applied, and it is
                 safe to apply all of them again.
         """
-        columns = self._packer.columns(purchases)
-        return self._write(purchase_entries(purchases), purchases, columns=columns)
+        return self._write(purchases)
 
     def labels(self, labels: Labels) -> WriteOutcome:
         """
-        Apply label events.
+        Apply label events; return the outcome in the state of the writer's features.
 
         Raises:
             StoreError: As with purchases.
         """
-        return self._write(label_entries(labels), labels, columns=None)
+        return self._write(labels)
 
-    def _write(
+    def _write(self, events: Events) -> WriteOutcome:
+        outcome = self._own.write(events)
+        if self._targets is not None and len(events):
+            command = self._targets.command
+            _, (reply,) = self._store.flush([], extra_commands=[command])
+            self._targets.update(reply)
+            for target in self._targets.targets:
+                self._writer(target.spec).write(target.events(events))
+        return outcome
+
+    def _writer(self, spec: FeatureSpec) -> _StateWriter:
+        if spec.state_hash not in self._writers:
+            self._writers[spec.state_hash] = _StateWriter(
+                spec,
+                self._store,
+                mode=Mode.WRITE_ONLY,
+                events_per_call=self._own.events_per_call,
+            )
+        return self._writers[spec.state_hash]
+
+
+class _StateWriter:
+    """Write events into one state."""
+
+    def __init__(
         self,
-        entries: npt.NDArray[np.void],
-        events: Purchases | Labels,
+        spec: FeatureSpec,
+        store: RedisStore,
         *,
-        columns: Sequence[npt.NDArray[np.int64]] | None,
-    ) -> WriteOutcome:
+        mode: Mode,
+        events_per_call: int,
+    ) -> None:
+        self.events_per_call = events_per_call
+        self._mode = mode
+        self._store = store
+        self._packer = Packer(spec)
+        self._entities = len(spec.entities)
+        self._is_tiled = any(entity.tiles for entity in spec.entities)
+
+    def write(self, events: Purchases | Labels) -> WriteOutcome:
+        """
+        Apply events.
+
+        Raises:
+            StoreError: The store did not reply.
+        """
+        columns = None
+        if isinstance(events, Purchases):
+            entries = purchase_entries(events)
+            columns = self._packer.columns(events)
+        else:
+            entries = label_entries(events)
         order = np.arange(len(entries))
-        if any(entity.tiles for entity in self.spec.entities):
+        if self._is_tiled:
             # Tiles take purchases in the order of (time, id), and labels in that of
             # (label time, id hash); a purchase has no label time.
             by = ["order_lo", "order_hi", "time_us"]
             if np.any(entries["label_time_us"]):
                 by = ["label_time_us"]
             order = np.lexsort([entries[name] for name in ("id_hash", *by)])
-        status = np.empty((len(self.spec.entities), len(entries)), np.uint8)
-        for start in range(0, len(entries), self._events_per_call):
-            part = order[start : start + self._events_per_call]
+        status = np.empty((self._entities, len(entries)), np.uint8)
+        for start in range(0, len(entries), self.events_per_call):
+            part = order[start : start + self.events_per_call]
             rows = part.tolist()
             call = self._packer.pack(
                 entries[part],

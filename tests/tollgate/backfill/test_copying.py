@@ -230,6 +230,21 @@ def test_old_events_can_be_left_out(
     assert found == values(redis_client, next_spec)
 
 
+def test_a_number_with_other_decimals_is_not_copied(
+    tmp_path: Path, store_url: str, redis_client: redis.Redis, open_store: OpenStore
+) -> None:
+    """Its stored integers mean something else; nothing is written."""
+    old = busy_spec(tmp_path, customer="0", terminal="0")
+    new = rewritten(tmp_path / "features.yaml", tmp_path, "decimals: 2", "decimals: 3")
+    store = open_store(store_url)
+    history = busy_history(old, count=50, days=3)
+    EventWriter(old, store).purchases(purchases_of(old, history, np.arange(50)))
+    before = redis_client.dbsize()
+    with pytest.raises(InputError, match="items has other decimals: use a feed"):
+        copy_state(old, new, store)
+    assert redis_client.dbsize() == before
+
+
 def test_values_without_the_needed_data_are_refused(
     spec: FeatureSpec,
     spec_path: Path,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -85,6 +86,95 @@ def test_materialize_says_what_it_did_and_goes_on(
     assert status == 0, text
     assert f"copied {keys} values" in text
     assert len(redis_client.keys(b"tollgate:fraud:????????????????:*")) == 2 * keys
+
+
+@pytest.fixture
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other process writes, so none has to be waited for."""
+    monkeypatch.setattr("tollgate.backfill.copying.WRITERS_READ_S", 0)
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    """A repository with the committed product."""
+    copy = tmp_path / "models"
+    others = shutil.ignore_patterns("__pycache__", "credit*")
+    shutil.copytree(CHECKOUT / "model_repository", copy, ignore=others)
+    return copy
+
+
+@pytest.mark.usefixtures("no_wait")
+def test_migrate_fills_the_next_state_and_deletes_the_last_one(
+    history_file: Path,
+    models: Path,
+    tmp_path: Path,
+    store_url: str,
+    spec_path: Path,
+    spec: FeatureSpec,
+    redis_client: redis.Redis,
+) -> None:
+    """Start, again, status, end; every line names the state."""
+    to = ["--store-url", store_url, "--repository", str(models)]
+    status, text = run("materialize", str(history_file), *to)
+    assert status == 0, text
+    tiled = with_hop(spec_path, tmp_path, "1h")
+    old, new = f"{spec.state_hash:016x}", f"{tiled.state_hash:016x}"
+    status, text = run("migrate", "status", *to)
+    assert text == f"{old} alone is written, and serves" + "None"
+    start = ["migrate", "start", "--spec", str(tmp_path / "features.yaml"), *to]
+    status, text = run(*start)
+    assert status == 0, text
+    assert f"dual writes to {old} (served) and {new}, for 30 days" in text
+    assert f"copied {30 + 24} values" in text
+    assert f"{new} is complete: activate its release" in text
+    values = {key: redis_client.get(key) for key in redis_client.keys("*:customer:*")}
+    status, text = run(*start)
+    assert status == 0, text
+    assert values == {key: redis_client.get(key) for key in values}
+    status, text = run("migrate", "status", *to)
+    assert text.count("complete since") == 2
+    assert text.index("serves") < text.index(new)
+    status, text = run("migrate", "end", *to)
+    assert f"{new}: {30 + 24} values deleted {old} alone is written" in text
+    assert redis_client.keys(f"tollgate:fraud:{new}*") == []
+    assert len(redis_client.keys(f"tollgate:fraud:{old}:*")) == 30 + 24
+    assert redis_client.get("tollgate:fraud:written-states") is None
+    status, text = run("migrate", "end", *to, "--json")
+    assert f'"served": "{old}", "deleted": {{}}' in text
+
+
+@pytest.mark.usefixtures("no_wait")
+def test_migrate_needs_a_history_where_the_old_values_lack_data(
+    history_file: Path,
+    models: Path,
+    tmp_path: Path,
+    store_url: str,
+    spec_path: Path,
+    redis_client: redis.Redis,
+) -> None:
+    """A new column cannot be copied; requests must carry it, or nothing is written."""
+    to = ["--store-url", store_url, "--repository", str(models)]
+    text = spec_path.read_text()
+    count = "aggregate: count, window: 30d, default: 60"
+    assert count in text
+    path = tmp_path / "features.yaml"
+    distinct = count.replace("count", "distinct, of: terminal_id")
+    path.write_text(text.replace(count, distinct))
+    start = ["migrate", "start", "--spec", str(path), *to]
+    status, said = run(*start)
+    assert status != 0
+    assert "customer needs terminal_id; the old values do not have it" in said
+    assert redis_client.dbsize() == 0
+    status, said = run(*start, str(history_file))
+    assert status == 0, said
+    assert "not copied: copy: customer needs terminal_id" in said
+    assert "the history must reach up to 20" in said
+    path.write_text(text.replace("terminal_id", "device_id"))
+    status, said = run(*start, str(history_file))
+    assert "migrate: the served release has no device_id, or another form" in said
+    path.write_text(text)
+    status, said = run(*start)
+    assert "both are the same state: no values change" in said
 
 
 @pytest.mark.parametrize("hop", ["0", "1h"])

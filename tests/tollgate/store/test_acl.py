@@ -13,7 +13,14 @@ import pytest
 import redis
 
 from tests.support.store.redis_processes import free_ports, running, system_redis
-from tollgate.backfill.copying import copy_state
+from tollgate.backfill.copying import (
+    copy_state,
+    delete_values,
+    end_dual_writes,
+    mark_filled,
+    read_states,
+    start_dual_writes,
+)
 from tollgate.backfill.materialize import materialize
 from tollgate.backfill.tables import load_table
 from tollgate.errors import StoreError
@@ -25,6 +32,7 @@ from tollgate.journal.stream_entries import End
 from tollgate.schema import Applied, Degraded
 from tollgate.server.processes.environment import find_redis_server
 from tollgate.simulate import simulate
+from tollgate.store.dual_writes import WrittenState, state_text
 from tollgate.store.event_writer import EventWriter
 from tollgate.store.id_lists import LookupList, list_key
 from tollgate.store.list_editing import ListStore
@@ -235,7 +243,7 @@ def test_tables_need_no_more_than_the_lines(
 def test_copying_a_state_needs_no_more_than_its_line(
     url_of: UrlOf, root: redis.Redis, spec: FeatureSpec
 ) -> None:
-    """Another state of the same product is filled from this one."""
+    """Another state of the same product is filled from this one, listed and deleted."""
     store = RedisStore(url_of("tollgate-load"), deadline_s=5.0)
     OnlineFeatures(spec, store).load(purchases())
     store.close()
@@ -243,8 +251,16 @@ def test_copying_a_state_needs_no_more_than_its_line(
     root.script_flush()
     store = RedisStore(url_of("tollgate-copy"), deadline_s=5.0)
     done = copy_state(spec, other, store)
-    store.close()
     assert (done.values, done.applied) == (4, 6)
+    assert delete_values("fraud", state_text(other), store) == 4
+    states = [WrittenState(state=name, spec="", hook="", since="") for name in "ab"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tollgate.backfill.copying.WRITERS_READ_S", 0)
+        start_dual_writes("fraud", states, store, days=1)
+        mark_filled("fraud", "a", store, filled="now")
+        end_dual_writes("fraud", ["b"], store)
+    assert read_states("fraud", store) == []
+    store.close()
     assert refused(root) == []
 
 

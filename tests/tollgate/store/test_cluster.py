@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 import redis
@@ -28,6 +29,7 @@ from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.journal.journal_stream import JournalStream
 from tollgate.journal.stream_entries import End, stream_key
 from tollgate.schema import Applied, Degraded
+from tollgate.store.dual_writes import WrittenStates, states_key, written_state
 from tollgate.store.event_writer import EventWriter
 from tollgate.store.online_features import OnlineFeatures
 from tollgate.store.redis.cluster_nodes import SLOTS, SlotMap
@@ -118,6 +120,36 @@ def test_slots_that_move_are_followed(
     same(many, single, [purchases(32, seed=1, first=160), purchases(32, seed=5)])
     time.sleep(0.3)  # the map may be looked at again
     same(many, single, [purchases(32, seed=1, first=200), purchases(32, seed=6)])
+
+
+def test_a_step_writes_the_other_state_of_a_cluster(
+    cluster: Cluster, spec: FeatureSpec, spec_path: Path, tmp_path: Path
+) -> None:
+    """Each key goes to its own node; a node without the script gets it."""
+    path = tmp_path / "features.yaml"
+    path.write_text(spec_path.read_text() + "\ngeneration: 1\n")
+    states = [written_state(one, since="") for one in (spec_path, path)]
+    settings = StoreSettings(deadline_s=5.0)
+    chain = open_fallback_chain(spec, cluster.url, settings=settings)
+    open_store(cluster.url, deadline_s=5.0).flush(
+        [],
+        extra_commands=[
+            (b"SET", states_key("fraud"), msgspec.json.encode(WrittenStates(states)))
+        ],
+    )
+    time.sleep(1.1)  # the step reads the list once a second
+    cluster.clients[1].script_flush()
+    for number in range(2):
+        (scored,) = chain.score([purchases(16, seed=number)], write=[True])
+        assert not np.any(scored.degraded & Degraded.STORE_UNAVAILABLE)
+    chain.close()
+    own, other = (one.state.encode() for one in states)
+    stored = cluster.values()
+    values = {key: value for key, value in stored.items() if own in key}
+    assert values
+    assert stored == values | {
+        key.replace(own, other): value for key, value in values.items()
+    }
 
 
 def test_any_node_that_answers_will_do_to_begin(

@@ -1,7 +1,7 @@
 """
 Load events and tables into the store.
 
-`tollgate stream`, `feed`, `materialize`, `rebuild` and `repair drain`.
+`tollgate stream`, `feed`, `materialize`, `migrate`, `rebuild` and `repair drain`.
 """
 
 from __future__ import annotations
@@ -52,6 +52,14 @@ Kafka = Annotated[
 KafkaSettings = Annotated[
     Path | None,
     typer.Option(help="YAML file of librdkafka settings, such as TLS and SASL."),
+]
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        help="Maximum events per second; 0 for no limit.",
+        show_default="as fast as Redis allows, a third of that while it serves",
+    ),
 ]
 Topic = Annotated[
     str | None,
@@ -238,13 +246,20 @@ def _feeds(repository: Path, product: str, given: str | None) -> list[str]:
 
 def _spec(repository: Path, product: str) -> FeatureSpec:
     """Read the features of the product's release; refuse a product without entities."""
-    from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
+    from tollgate.features.spec.feature_spec import load_spec
+
+    spec = load_spec(_spec_path(repository, product))
+    require_entities(spec)
+    return spec
+
+
+def _spec_path(repository: Path, product: str) -> Path:
+    """Find the features.yaml of the product's release."""
+    from tollgate.features.spec.feature_spec import SPEC_FILE
     from tollgate.repository.releases.served_versions import read_served
 
     served = read_served(repository, product)
-    spec = load_spec(served.file(served.product.features_step, name=SPEC_FILE))
-    require_entities(spec)
-    return spec
+    return served.file(served.product.features_step, name=SPEC_FILE)
 
 
 def _topic(chosen: Settings) -> str:
@@ -289,14 +304,7 @@ def materialize(
     repository: Repository = None,
     state: State = None,
     store_url: StoreUrl = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            help="Maximum events per second; 0 for no limit.",
-            show_default="as fast as Redis allows, a third of that while it serves",
-        ),
-    ] = None,
+    rate: Rate = None,
     as_json: Json = False,
 ) -> None:
     """
@@ -335,6 +343,156 @@ def materialize(
         print_line(_copy_text(copied))
     if as_json:
         console.print_json({"tables": loaded, "histories": done, "copied": copied})
+
+
+def migrate_start(
+    spec: Annotated[Path, typer.Option(help="features.yaml of the next release.")],
+    history: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Histories, oldest first: Parquet, CSV or JSON lines."),
+    ] = None,
+    product: Product = None,
+    repository: Repository = None,
+    state: State = None,
+    store_url: StoreUrl = None,
+    rate: Rate = None,
+    days: Annotated[
+        int, typer.Option(min=1, help="End the dual writes after so many days.")
+    ] = 30,
+    as_json: Json = False,
+) -> None:
+    """
+    Write every event to the next release's values, too, and fill them.
+
+    Run it again after a kill. Activate the release when it is complete; the values of
+    the release that serves now stay complete for a rollback, until `migrate end`.
+    """
+    from tollgate.backfill import copying
+    from tollgate.features.spec.feature_spec import load_spec
+    from tollgate.repository.releases.activation import now_text
+    from tollgate.store.dual_writes import state_text, written_state
+    from tollgate.store.redis.cluster_store import open_store
+
+    chosen = console.settings(
+        product=product, repository=repository, state=state, store_url=store_url
+    )
+    filled, now = load_spec(spec), now_text()
+    require_entities(filled)
+    with open_for_reading(chosen) as models:
+        path = _spec_path(models, chosen.product)
+        served, own = load_spec(path), written_state(path, since=now, filled=now)
+    warnings = copying.check_dual_writes(served, filled)
+    reason = None
+    try:
+        copying.check_copy(served, filled)
+    except InputError as error:
+        if not history:
+            raise
+        reason = str(error)
+    store = open_store(running_server.store_url(chosen), deadline_s=_deadline_s())
+    states = [own, written_state(spec, since=now)]
+    name = state_text(filled)
+    print_line = console.say if as_json else console.result
+    print_line(f"dual writes to {own.state} (served) and {name}, for {days} days")
+    for line in warnings:
+        console.say(line)
+    copying.start_dual_writes(chosen.product, states, store, days=days)
+    done, newest_us = _histories(
+        history or [], filled, store, rate=rate, print_line=print_line
+    )
+    copied = None
+    if reason is None:
+        since_us = newest_us - filled.lateness_us if history else 0
+        try:
+            copied = copying.copy_state(
+                served, filled, store, since_us=since_us, rate_per_s=rate
+            )
+            print_line(_copy_text(copied))
+        except InputError as error:  # a cluster
+            if not history:
+                raise
+            reason = str(error)
+    if reason is not None:
+        console.say(f"not copied: {reason}; the history must reach up to {now}")
+    copying.mark_filled(chosen.product, name, store, filled=now_text())
+    print_line(f"{name} is complete: activate its release")
+    if as_json:
+        console.print_json({"state": name, "histories": done, "copied": copied})
+
+
+def migrate_status(
+    product: Product = None,
+    repository: Repository = None,
+    state: State = None,
+    store_url: StoreUrl = None,
+    as_json: Json = False,
+) -> None:
+    """List the states to which every event is written, and which are complete."""
+    from tollgate.backfill.copying import read_states
+    from tollgate.store.dual_writes import state_text
+    from tollgate.store.redis.cluster_store import open_store
+
+    chosen = console.settings(
+        product=product, repository=repository, state=state, store_url=store_url
+    )
+    served = state_text(_released(chosen))
+    store = open_store(running_server.store_url(chosen), deadline_s=_deadline_s())
+    rows = [
+        {
+            "state": one.state,
+            "serves": one.state == served,
+            "since": one.since,
+            "complete": one.filled,
+        }
+        for one in read_states(chosen.product, store)
+    ]
+    if as_json:
+        console.print_json(rows)
+        return
+    for row in rows:
+        text = f"{row['state']}  written since {row['since']}, "
+        text += f"complete since {row['complete']}" if row["complete"] else "incomplete"
+        console.result(text + (", serves" if row["serves"] else ""))
+    if not rows:
+        console.result(f"{served} alone is written, and serves")
+
+
+def migrate_end(
+    product: Product = None,
+    repository: Repository = None,
+    state: State = None,
+    store_url: StoreUrl = None,
+    as_json: Json = False,
+) -> None:
+    """
+    End the dual writes, and delete the values that no active release reads.
+
+    A rollback to a release with other values finds empty windows from then on.
+    """
+    from tollgate.backfill.copying import delete_values, end_dual_writes, read_states
+    from tollgate.store.dual_writes import state_text
+    from tollgate.store.redis.cluster_store import open_store
+
+    chosen = console.settings(
+        product=product, repository=repository, state=state, store_url=store_url
+    )
+    served = state_text(_released(chosen))
+    store = open_store(running_server.store_url(chosen), deadline_s=_deadline_s())
+    states = [one.state for one in read_states(chosen.product, store)]
+    ended = [one for one in states if one != served]
+    deleted: dict[str, int] = {}
+    end_dual_writes(chosen.product, ended, store)
+    try:
+        for one in ended:
+            deleted[one] = delete_values(chosen.product, one, store)
+    except InputError as error:  # a cluster
+        console.say(f"not deleted, the values expire: {error}")
+    if as_json:
+        console.print_json({"served": served, "deleted": deleted})
+        return
+    for one, number in deleted.items():
+        console.result(f"{one}: {number:,} values deleted")
+    console.result(f"{served} alone is written, and serves")
 
 
 def rebuild(

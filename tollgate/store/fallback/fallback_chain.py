@@ -11,6 +11,7 @@ raises because the store is in trouble.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections import Counter, deque
@@ -31,6 +32,7 @@ from tollgate.errors import (
 )
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.schema import Applied, Degraded
+from tollgate.store.dual_writes import FRESH_S, TargetState, TargetStates
 from tollgate.store.fallback.circuit_breaker import BreakerState, CircuitBreaker, Prober
 from tollgate.store.fallback.last_known import LastKnown
 from tollgate.store.fallback.local_values import apply_purchases
@@ -48,9 +50,11 @@ from tollgate.store.online_features import OnlineFeatures, Packed
 from tollgate.store.redis.redis_store import (
     NO_ANSWER,
     Answer,
+    Command,
     Mode,
     RedisStore,
     WaitCallback,
+    describe_error,
     do_nothing,
 )
 from tollgate.store.store_events import Call, Purchases
@@ -141,6 +145,114 @@ def outcome_of(error: StoreError) -> str:
     return "unknown" if isinstance(error, OutcomeUnknown) else "failed"
 
 
+# Write the purchases of a batch to the other states that the store lists, too.
+
+_STATES_INTERVAL_S = 1.0
+
+
+class DualWrites:
+    """
+    Write the purchases that a feature step scores to the other states, too.
+
+    The writes travel in the flush that scores the purchases. If one of them fails, the
+    purchases go to the spool, whose drain writes them to every state.
+
+    Args:
+        spec: The step's features.
+        store: The store of all states.
+        spool: Takes purchases that a state did not get, or maybe not.
+        clock: Monotonic, seconds.
+    """
+
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        store: RedisStore,
+        *,
+        spool: Callable[[Purchases], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._states = TargetStates(spec)
+        self._store = store
+        self._spool = spool
+        self._clock = clock
+        self._read_due_s = -1.0
+        self._read_s = -FRESH_S  # when the list was requested that is in use
+        self._requested_s: float | None = None
+
+    def commands(self, batches: Sequence[Purchases]) -> list[Command]:
+        """
+        Return the commands to send with the call that writes these purchases.
+
+        They are those that write the other states and, once a second, the one that
+        reads the list of them; mostly none.
+        """
+        commands = [
+            command
+            for target in self._states.targets
+            for batch in batches
+            for command in self._writes(target, batch)
+        ]
+        now_s = self._clock()
+        self._requested_s = None
+        if now_s >= self._read_due_s:
+            self._read_due_s = now_s + _STATES_INTERVAL_S
+            self._requested_s = now_s
+            commands.append(self._states.command)
+        return commands
+
+    def settle(self, batches: Sequence[Purchases], replies: Sequence[Any]) -> None:
+        """
+        Take the replies to these commands, after the store has written the purchases.
+
+        If the list was read too long ago, or names a new state, the purchases are
+        written now.
+        """
+        replies = list(replies)
+        try:
+            if self._requested_s is not None:
+                new = self._update(replies.pop(), requested_s=self._requested_s)
+            else:
+                new = []
+            now_s = self._clock()
+            if batches and now_s > self._read_s + FRESH_S:
+                (reply,) = self._run([self._states.command])
+                new += self._update(reply, requested_s=now_s)
+            replies += self._run(
+                [
+                    command
+                    for target in new
+                    for batch in batches
+                    for command in self._writes(target, batch)
+                ]
+            )
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise StoreError(f"refused: {describe_error(reply)}")
+        except StoreError as error:
+            self._read_due_s = -1.0
+            log.warning("another state lacks purchases, which are spooled: %s", error)
+            for batch in batches:
+                self._spool(batch)
+
+    def retry(self) -> None:
+        """Read the list with the next call; the last one got no reply."""
+        self._read_due_s = -1.0
+
+    def _writes(self, target: TargetState, batch: Purchases) -> list[Command]:
+        return self._store.commands(target.call(batch), Mode.WRITE_ONLY)
+
+    def _update(self, reply: object, *, requested_s: float) -> list[TargetState]:
+        new = self._states.update(reply)
+        self._read_s = requested_s
+        return new
+
+    def _run(self, commands: list[Command]) -> list[Any]:
+        if not commands:
+            return []
+        return self._store.flush([], extra_commands=commands)[1]
+
+
 # Call the store once per batch, if the circuit breaker allows it.
 #
 # The same flush also reads feed watermarks, values of tables, lists and stored
@@ -159,6 +271,7 @@ class StoreCaller:
         lookups: Lists and stored decisions to read for each row.
         counts: Counters of the calls.
         updates: Write the purchases that are scored; False leaves that to a stream.
+        dual_writes: Writes them to other states, too.
     """
 
     def __init__(
@@ -171,6 +284,7 @@ class StoreCaller:
         lookups: Lookups,
         counts: StoreCounts,
         updates: bool,
+        dual_writes: DualWrites,
     ) -> None:
         self._store = store
         self._breaker = breaker
@@ -179,6 +293,7 @@ class StoreCaller:
         self._lookups = lookups
         self._counts = counts
         self._updates = updates
+        self._dual_writes = dual_writes
         self._prober = Prober(breaker, store.probe)
 
     def call(
@@ -219,7 +334,10 @@ class StoreCaller:
         newest_us = _newest_us(batches, write) if any(write) else None
         feeds = self._feeds.commands(now_us, newest_us=newest_us)
         tables = query.commands() if query is not None else []
-        extra_commands = [*feeds, *tables, *self._lookups.commands(batches)]
+        lookups = self._lookups.commands(batches)
+        written = list(itertools.compress(batches, write))
+        dual_writes = self._dual_writes.commands(written) if calls else []
+        extra_commands = [*feeds, *tables, *lookups, *dual_writes]
         started_s = time.perf_counter()
         answers: list[Answer] | StoreError
         try:
@@ -233,6 +351,7 @@ class StoreCaller:
         except StoreError as error:
             duration_s = time.perf_counter() - started_s
             counts.count_call(outcome_of(error), call_s=duration_s)
+            self._dual_writes.retry()
             self._failed(error)
             return without_frames(error), ()
         counts.count_call(outcome, call_s=time.perf_counter() - started_s)
@@ -244,7 +363,11 @@ class StoreCaller:
         if query is not None:
             first = len(feeds)
             self._tables.take_replies(query, replies[first : first + len(tables)])
-        return answers, replies[len(feeds) + len(tables) :]
+        first = len(feeds) + len(tables)
+        last = len(replies) - len(dual_writes)
+        if calls:
+            self._dual_writes.settle(written, replies[last:])
+        return answers, replies[first:last]
 
     def close(self) -> None:
         """Stop the prober and close the connection."""
@@ -415,6 +538,7 @@ class FallbackChain:
             lookups=self._lookups,
             counts=self.counts,
             updates=updates,
+            dual_writes=DualWrites(spec, store, spool=self._spool_rows),
         )
         self._spec = spec
         self._spool = spool

@@ -29,7 +29,7 @@ from tollgate.store.store_events import ARGUMENTS, Call
 
 _MANY = b"MGET"
 # Commands that are sent with calls, or without any.
-_ONE = (b"GET", b"SET", b"DEL", b"SMISMEMBER", b"XADD", b"XLEN")
+_ONE = (b"EVALSHA", b"GET", b"SET", b"DEL", b"SMISMEMBER", b"XADD", b"XLEN")
 
 
 def split_call(call: Call, mode: Mode) -> list[Command]:
@@ -178,6 +178,10 @@ class ClusterStore(RedisStore):
                 answers, command_replies, lost=lost, problem=str(error)
             ) from error
         return answers, command_replies
+
+    def commands(self, call: Call, mode: Mode) -> list[Command]:
+        """Build the commands that run a call next to others, one per key."""
+        return split_call(call, mode)
 
     def probe(self) -> bool:
         """Return True if any node answers; this reads the slot map again."""

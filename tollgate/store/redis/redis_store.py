@@ -468,6 +468,14 @@ class RedisStore:
             ]
         return [(reply[:-1], reply[-1]) for reply in answers], replies[len(calls) :]
 
+    def commands(self, call: Call, mode: Mode) -> list[Command]:
+        """
+        Build the commands that run a call next to others, as `extra_commands`.
+
+        An error that the store replies to one of them is its reply: it is not raised.
+        """
+        return [call_command(call, mode)]
+
     def probe(self) -> bool:
         """
         Send PING and the script over a new connection, within the deadline.
