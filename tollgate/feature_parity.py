@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -17,12 +18,13 @@ from tollgate.features.offline import build
 from tollgate.features.spec.feature_spec import FeatureSpec, Table
 from tollgate.history import History
 from tollgate.replay import LOAD_DEADLINE_S, purchases_in_reach, replay
-from tollgate.schema import Applied
+from tollgate.schema import Applied, Degraded
 from tollgate.store.online_features import OnlineFeatures
 from tollgate.store.redis.cluster_store import open_store
 
 I64 = npt.NDArray[np.int64]
 
+_TOO_LATE = np.uint32(Degraded.EVENT_TOO_LATE)
 _NEWEST = 2_000  # purchases to compare; ties with the first are added
 
 
@@ -52,7 +54,7 @@ def replay_newest(
     if not len(time_us):
         raise ServerError(spec.product, f"{history.source} has no purchase to replay")
     from_us, until_us = int(time_us.min()), int(time_us.max()) + 1
-    read, differing = compare_with_offline(
+    found = compare_with_offline(
         spec,
         purchases_in_reach(history, spec=spec, from_us=from_us, until_us=until_us),
         tables,
@@ -61,10 +63,25 @@ def replay_newest(
         batch_rows=1_000,
         progress=progress,
     )
-    if differing or not read:
-        problem = f"{differing:,} of {read:,} vectors read online differ from offline"
-        raise ServerError(spec.product, problem)
-    return read
+    if found.differing or not found.read:
+        problem = f"{found.differing:,} of {found.read:,} vectors read online differ"
+        raise ServerError(spec.product, f"{problem} from offline")
+    return found.read
+
+
+class ParityCounts(msgspec.Struct, frozen=True):
+    """
+    Numbers of vectors.
+
+    Attributes:
+        read: Read online and compared with the offline ones.
+        differing: Those that differ in a bit.
+        late: Not compared: their purchases came too late for the store to place them.
+    """
+
+    read: int
+    differing: int
+    late: int
 
 
 def compare_with_offline(
@@ -76,24 +93,23 @@ def compare_with_offline(
     store_url: str | None,
     batch_rows: int,
     progress: Callable[[int, int], None] | None = None,
-) -> tuple[int, int]:
+) -> ParityCounts:
     """
     Replay a history and compare each vector with the offline one, bit for bit.
+
+    A purchase of a history with times of arrival may come too late to be applied.
 
     Args:
         read_from_us: Purchases from this time on are compared; earlier ones applied.
         store_url: Store to fill; None for a temporary one.
         progress: Called with (purchases done, purchases in all).
 
-    Returns:
-        Number of vectors that were read, and number that differ.
-
     Raises:
         InputError: The store has purchases of the history, or newer ones, already.
     """
     taken = {one.name: rows for one, rows in tables}
     offline = build(spec, history, tables=taken).astype(np.float32).view(np.uint32)
-    read = differing = 0
+    read = differing = too_late = 0
     with ExitStack() as stack:
         if store_url is None:
             from tollgate.server.processes.redis_server import EmbeddedRedis
@@ -112,10 +128,15 @@ def compare_with_offline(
             batch_rows=batch_rows,
             progress=progress,
         ):
-            if spec.entities and (vectors.applied != Applied.YES).any():
+            late = np.zeros(len(rows), np.bool_)
+            if history.arrival_us is not None:
+                late = (vectors.degraded & _TOO_LATE) != 0
+            if spec.entities and (vectors.applied[~late] != Applied.YES).any():
                 problem = "has these purchases, or newer ones, already: "
                 raise InputError("store", problem + "name an empty store")
             served = vectors.features.astype(np.float32).view(np.uint32)
-            read += len(rows)
-            differing += int((served != offline[rows]).any(axis=1).sum())
-    return read, differing
+            differs = (served != offline[rows]).any(axis=1)
+            read += int((~late).sum())
+            differing += int(differs[~late].sum())
+            too_late += int(late.sum())
+    return ParityCounts(read=read, differing=differing, late=too_late)

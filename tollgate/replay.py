@@ -48,22 +48,32 @@ def label_order(history: History, rows: I64) -> I64:
     return ordered
 
 
+def arrival_order(history: History) -> I64:
+    """Sort positions of purchases by their arrival, then by (time, id)."""
+    order = time_order(history, np.arange(len(history)))
+    if history.arrival_us is None:
+        return order
+    arrived: I64 = order[np.argsort(history.arrival_us[order], kind="stable")]
+    return arrived
+
+
 def spans(
     spec: FeatureSpec, history: History, *, batch_rows: int = _BATCH_ROWS
 ) -> Iterator[Span]:
     """
-    Cut a history into batches in the order of (time, id).
+    Cut a history into batches in the order of arrival, mostly that of (time, id).
 
     A label is sent with the first batch that has a purchase at or after its label time,
     but not before its own purchase; reading is as of each purchase, so none sees it
     early. A batch never spans more than half of the lateness: otherwise the purchases
     that it applies would push those that it reads out of the windows. For the same
     reason no purchase of a batch drops, from a full value, an event that the windows of
-    an earlier one in it count. Labels of legitimate purchases change no feature and are
-    not sent.
+    an earlier one in it count, and none is older than an earlier one of its id in it.
+    Labels of legitimate purchases change no feature and are not sent.
     """
-    order = time_order(history, np.arange(len(history)))
-    time_us = history.event_time_us[order]
+    order = arrival_order(history)
+    arrival_us = history.arrival_us
+    time_us = (history.event_time_us if arrival_us is None else arrival_us)[order]
     labelled = np.flatnonzero(history.label == FRAUD_LABEL)
     labelled = label_order(history, labelled)
     known_us = history.label_time_us[labelled]
@@ -72,7 +82,11 @@ def spans(
     known_at = np.maximum(time_us.searchsorted(known_us), place[labelled])
     by_place = known_at.argsort(kind="stable")
     labelled, known_at = labelled[by_place], known_at[by_place]
-    alone_from = _alone_from(spec, history, order)
+    if arrival_us is None:
+        alone_from = _alone_from(spec, history, order)
+    else:
+        lag_us = arrival_us - history.event_time_us
+        alone_from = _alone_from_late(spec, history, order, lag_us=lag_us[order])
     tiled = any(entity.tiles for entity in spec.entities)
     start, fed = 0, 0
     while start < len(order):
@@ -118,6 +132,40 @@ def _alone_from(spec: FeatureSpec, history: History, order: I64) -> I64:
         past_us = dropped[full] + entity.windows_us[-1] + entity.delay_us
         places = by_id[full]
         found[places] = np.maximum(found[places], time_us.searchsorted(past_us))
+    return found
+
+
+def _alone_from_late(
+    spec: FeatureSpec, history: History, order: I64, *, lag_us: I64
+) -> I64:
+    """
+    Find the same as `_alone_from` for purchases in the order of their arrival.
+
+    A purchase does not share a batch with those of its id before it if it is older than
+    one of them, if its value is full, or if the one before it came very late.
+
+    Args:
+        lag_us: Time from each purchase until it arrived, in this order.
+    """
+    time_us = history.event_time_us[order]
+    very_late = lag_us > spec.lateness_us // 2
+    rank = np.empty(len(order), np.int64)
+    rank[time_order(history, np.arange(len(history)))] = np.arange(len(order))
+    rank = rank[order]
+    found = np.zeros(len(order), np.int64)
+    for entity in spec.entities:
+        code = history.entity_codes(entity.key)[order]
+        by_id = np.argsort(code, kind="stable")
+        key = code[by_id] * len(order) + rank[by_id]
+        apart = np.maximum.accumulate(key) > key
+        if not entity.tiles:
+            dropped = dropped_us(code[by_id], time_us[by_id], entity.cap)
+            apart |= dropped != NEVER_US
+        apart[1:] |= very_late[by_id][:-1]
+        apart[1:] &= code[by_id][1:] == code[by_id][:-1]
+        (places,) = apart[1:].nonzero()
+        later, before = by_id[places + 1], by_id[places]
+        found[later] = np.maximum(found[later], before + 1)
     return found
 
 
@@ -188,7 +236,7 @@ def replay(
         if len(span.labels):
             online.label(labels_of(online.spec, history, span.labels))
         batch = purchases_of(online.spec, history, span.purchases)
-        if batch.event_time_us[-1] < read_from_us:
+        if batch.event_time_us.max() < read_from_us:
             online.load(batch)
         else:
             (vectors,) = online.score([batch], write=[True])

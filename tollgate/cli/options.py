@@ -27,6 +27,15 @@ Repository = Annotated[
         show_default="model_repository",
     ),
 ]
+Arrival = Annotated[
+    str | None,
+    typer.Option(
+        help="Column of the history with the time at which each purchase arrived; a "
+        "row then sees the purchases that had arrived before it.",
+        show_default="every purchase arrived at its own time",
+        metavar="COLUMN",
+    ),
+]
 Json = Annotated[
     bool,
     typer.Option("--json", help="Print only JSON on standard output."),

@@ -206,15 +206,15 @@ def _entity_sums(
         upto=np.zeros(len(code), np.int64),
         others={demand: np.zeros(len(code), np.int64) for demand in demands},
     )
-    for first, last in _groups(starts):
-        chosen = sorted_rows[starts[first] : starts[last]]
-        entries = _entries(
-            history, chosen, starts=starts[first : last + 1], columns=columns
-        )
+
+    def add(chosen: I64, *, starts: I64, own: I64 | slice) -> None:
+        """Sum the windows of the events `own` among those of some entities."""
+        entries = _entries(history, chosen, starts=starts, columns=columns)
+        counts = starts[1:] - starts[:-1]
         rows = Rows(
-            entity=code[chosen] - first,
-            time_us=entries.time_us,
-            order=entries.order,
+            entity=np.arange(len(counts)).repeat(counts)[own],
+            time_us=entries.time_us[own],
+            order=entries.order[own],
             delay_us=np.array([entity.delay_us]),
             windows_us=np.array(entity.windows_us)[:, None],
             rounding_us=rounding(
@@ -225,6 +225,7 @@ def _entity_sums(
         )
         places = find_places(entries, rows)
         part = window_sums(entries, rows, places=places)
+        chosen = chosen[own]
         sums.count[chosen] = part.count
         sums.cents[chosen] = part.cents
         sums.fraud[chosen] = part.fraud
@@ -234,8 +235,57 @@ def _entity_sums(
         )
         for demand, answer in answers.items():
             sums.others[demand][chosen] = answer
+
+    for first, last in _groups(starts):
+        chosen = sorted_rows[starts[first] : starts[last]]
+        add(chosen, starts=starts[first : last + 1], own=slice(None))
         advance(last - first)
+    if history.arrival_us is not None:
+        times = history.event_time_us[sorted_rows], history.arrival_us[sorted_rows]
+        for chosen, starts in _late_views(entity, code[sorted_rows], *times):
+            add(sorted_rows[chosen], starts=starts, own=starts[1:] - 1)
     return sums
+
+
+def _late_views(
+    entity: Entity, code: I64, time_us: I64, arrival_us: I64
+) -> Iterator[tuple[I64, I64]]:
+    """
+    Find the rows that came before an earlier event of their id, and what they see.
+
+    Such a row sees the events that had arrived when it did, as if its id had no others.
+
+    Args:
+        entity: The entity with its windows.
+        code: Index of each event's id; events of one id follow each other.
+        time_us: Time of each event; ascending for an id.
+        arrival_us: Time at which each event arrived.
+
+    Yields:
+        For some such rows, the positions of the events that each one sees, itself the
+        last; int64 [E]. The position among these at which each row's events start, and
+        the end of the last row's; int64 [R + 1].
+    """
+    places = np.unique(arrival_us, return_inverse=True)[1]
+    key = code * (len(code) + 1) + places
+    (late,) = (np.maximum.accumulate(key) > key).nonzero()
+    if not len(late):
+        return
+    first = np.empty(len(late), np.int64)
+    ids, firsts = np.unique(code[late], return_index=True)
+    for one, begin, end in zip(ids, firsts, [*firsts[1:], None], strict=True):
+        start, stop = code.searchsorted([one, one + 1])
+        rows = late[begin:end]
+        reach_us = time_us[rows] - entity.horizon_us
+        first[begin:end] = start + time_us[start:stop].searchsorted(reach_us)
+    ends = np.append(0, np.cumsum(late + 1 - first))
+    for begin, end in _groups(ends):
+        rows, counts = late[begin:end], np.diff(ends[begin : end + 1])
+        owner = np.arange(len(rows)).repeat(counts)
+        seen = np.arange(counts.sum()) - (np.cumsum(counts) - counts)[owner]
+        seen += first[begin:end][owner]
+        known = arrival_us[seen] <= arrival_us[rows[owner]]
+        yield seen[known], owner[known].searchsorted(np.arange(len(rows) + 1))
 
 
 def _groups(starts: I64) -> Iterator[tuple[int, int]]:

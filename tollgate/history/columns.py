@@ -137,6 +137,22 @@ def label_times_us(
     return np.where(known, times_us(column, source=source), event_time_us)
 
 
+def arrival_times_us(column: pl.Series, *, event_time_us: I64, source: str) -> I64:
+    """
+    Read the times at which purchases arrived; a missing one is the purchase's own time.
+
+    Raises:
+        InputError: A value is not a time, or is before the purchase.
+    """
+    import polars as pl
+
+    missing = column.is_null().to_numpy()
+    arrival_us = np.where(missing, event_time_us, times_us(column, source=source))
+    early = pl.Series(arrival_us < event_time_us)
+    refuse(early, column, "is before the event_time of its row", source)
+    return arrival_us
+
+
 def field(column: pl.Series, declared: Field, *, source: str) -> I64:
     """
     Convert a declared field to integers; a null or a NaN means that it was not sent.

@@ -37,6 +37,8 @@ class History(msgspec.Struct, frozen=True):
             where the file has no such column, or the label is not known; int64 [N].
         fields: Declared fields by name, as tollgate/features/fields.py has them; int64
             [N] each.
+        arrival_us: Time at which each purchase arrived, at or after its own; None if
+            every purchase arrived in its turn; int64 [N].
     """
 
     source: str
@@ -47,6 +49,7 @@ class History(msgspec.Struct, frozen=True):
     label: npt.NDArray[np.int8]
     label_time_us: I64
     fields: dict[str, I64] = {}
+    arrival_us: I64 | None = None
 
     def __len__(self) -> int:
         return len(self.transaction_id)
@@ -72,6 +75,7 @@ class History(msgspec.Struct, frozen=True):
             label=self.label[index],
             label_time_us=self.label_time_us[index],
             fields={name: column[index] for name, column in self.fields.items()},
+            arrival_us=None if self.arrival_us is None else self.arrival_us[index],
         )
 
 
@@ -81,6 +85,8 @@ def concatenate(histories: Sequence[History]) -> History:
         return histories[0]
     first = histories[0]
     fields = [name for name in first.fields if all(name in h.fields for h in histories)]
+    arrivals = [h.arrival_us for h in histories if h.arrival_us is not None]
+    complete = len(arrivals) == len(histories)
     return History(
         source=", ".join(one.source for one in histories),
         transaction_id=[row for one in histories for row in one.transaction_id],
@@ -96,12 +102,18 @@ def concatenate(histories: Sequence[History]) -> History:
             name: np.concatenate([one.fields[name] for one in histories])
             for name in fields
         },
+        arrival_us=np.concatenate(arrivals) if complete else None,
     )
 
 
-def read_history(path: Path, *, spec: FeatureSpec) -> History:
+def read_history(
+    path: Path, *, spec: FeatureSpec, arrival: str | None = None
+) -> History:
     """
     Read a history and check every value.
+
+    `arrival` names a column with the time at which each purchase arrived; where it is
+    null, the purchase arrived at its own time.
 
     Without entities, purchases are independent: then ids and times may be left out.
     Rows are numbered from 1, and all have one time, unless a calendar feature needs
@@ -112,13 +124,17 @@ def read_history(path: Path, *, spec: FeatureSpec) -> History:
             field) or out of range, an id appears twice; the message names file, column,
             row and value.
     """
-    return history_of(read_table(path), spec=spec, source=str(path))
+    table = read_table(path)
+    return history_of(table, spec=spec, source=str(path), arrival=arrival)
 
 
-def history_of(frame: pl.DataFrame, *, spec: FeatureSpec, source: str) -> History:
+def history_of(
+    frame: pl.DataFrame, *, spec: FeatureSpec, source: str, arrival: str | None = None
+) -> History:
     """Convert a table to a history; like `read_history`."""
     frame = _add_missing_columns(rename_aliases(frame, spec), spec)
-    needed = (field.name for field in spec.fields if field.use == "features")
+    needed = [field.name for field in spec.fields if field.use == "features"]
+    needed += [arrival] if arrival else []
     for name in (*spec.columns, *needed):
         if name not in frame.columns:
             raise InputError(
@@ -153,6 +169,11 @@ def history_of(frame: pl.DataFrame, *, spec: FeatureSpec, source: str) -> Histor
             for field in spec.fields
             if field.name in frame.columns
         },
+        arrival_us=columns.arrival_times_us(
+            frame[arrival], event_time_us=time_us, source=source
+        )
+        if arrival
+        else None,
     )
 
 

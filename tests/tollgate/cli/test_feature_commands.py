@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 CHECKOUT = Path(__file__).parents[3]
@@ -158,3 +159,32 @@ def test_diff_of_a_file_that_is_none_is_status_2(run: Run) -> None:
     assert done.stderr.strip() == (
         "tollgate: nowhere.yaml: cannot be read: No such file or directory"
     )
+
+
+def test_arrivals_are_a_column_of_the_history(run: Run, tmp_path: Path) -> None:
+    """
+    A purchase that arrived an hour late is not in the windows before that.
+
+    By hand: five purchases of anna, every half hour; the first arrives with the fourth.
+    """
+    times = [f"2025-03-04T{hour}:00" for hour in ("10:00", "10:30", "11:00", "11:30")]
+    pl.DataFrame(
+        {
+            "transaction_id": ["a", "b", "c", "d", "e"],
+            "customer_id": ["anna"] * 5,
+            "terminal_id": ["till"] * 5,
+            "amount": [1.0] * 5,
+            "event_time": [*times, "2025-03-04T12:00:00"],
+            "received": [times[3], *times[1:], None],
+        }
+    ).write_csv(tmp_path / "late.csv")
+    assert run("build", "late.csv", "out.parquet", "--arrival", "received").stderr
+    table = pl.read_parquet(tmp_path / "out.parquet")
+    assert table["customer_nb_tx_1d"].to_list() == [1, 1, 2, 4, 5]
+    days = ("--from", "2025-03-04", "--until", "2025-03-05", "--arrival", "received")
+    assert run("replay", "late.csv", *days).stdout == (
+        "5 vectors read online, 0 differ from offline\n"
+    )
+    refused = run("build", "late.csv", "out.parquet", "--arrival", "recieved")
+    assert refused.returncode == 2
+    assert "late.csv: recieved: column missing; the file has" in refused.stderr

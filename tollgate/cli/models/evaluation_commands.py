@@ -22,7 +22,7 @@ from tollgate.cli.decisions.journal_commands import (
     seconds,
 )
 from tollgate.cli.operations.store_commands import STORE_DEADLINE_S
-from tollgate.cli.options import Json, Product, Repository, State, StoreUrl
+from tollgate.cli.options import Arrival, Json, Product, Repository, State, StoreUrl
 from tollgate.cli.repositories import require_entities, require_repository
 from tollgate.errors import InputError
 
@@ -59,6 +59,7 @@ def evaluate(
     tolerance: Annotated[
         float, typer.Option(help="Largest accepted shortfall from --expect.")
     ] = 0.002,
+    arrival: Arrival = None,
     repository: Repository = None,
     as_json: Json = False,
 ) -> None:
@@ -74,7 +75,7 @@ def evaluate(
     spec = served_spec(chosen.repository_path, product=chosen.product)
     require_entities(spec)
     found = evaluate_history(
-        read_history(history, spec=spec),
+        read_history(history, spec=spec, arrival=arrival),
         spec=spec,
         repository=chosen.repository_path,
         train_from=train_from.date(),

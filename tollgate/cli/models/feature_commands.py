@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 
 from tollgate.cli import console, table_files
-from tollgate.cli.options import HistoryFile, Json
+from tollgate.cli.options import Arrival, HistoryFile, Json
 from tollgate.errors import InputError, TollgateError
 
 if TYPE_CHECKING:
@@ -121,6 +121,7 @@ def build(
             metavar="COLUMN",
         ),
     ] = None,
+    arrival: Arrival = None,
 ) -> None:
     """Compute the features of a whole history, as training sees them."""
     import polars as pl
@@ -130,7 +131,7 @@ def build(
     from tollgate.simulate import write
 
     _try_hook(spec)
-    loaded, purchases = _resolved(spec, history)
+    loaded, purchases = _resolved(spec, history, arrival=arrival)
     taken = {one.name: rows for one, rows in table_files.read_tables(table, loaded)}
     with console.progress("computing features") as advance:
         features = compute(loaded, purchases, tables=taken, progress=advance)
@@ -150,13 +151,15 @@ def build(
     console.say(f"{len(purchases):,} rows of {features.shape[1]} features → {out}")
 
 
-def _resolved(spec: Path, history: Path) -> tuple[FeatureSpec, History]:
+def _resolved(
+    spec: Path, history: Path, *, arrival: str | None
+) -> tuple[FeatureSpec, History]:
     """Read features and history; choose and print each `hop: auto`."""
     from tollgate.features.hop_choice import resolve_hops
     from tollgate.features.spec.feature_spec import load_draft
     from tollgate.history import read_history
 
-    purchases = read_history(history, spec=load_draft(spec))
+    purchases = read_history(history, spec=load_draft(spec), arrival=arrival)
     loaded, choices = resolve_hops(spec, purchases)
     for one in choices:
         console.say(f"{one.text}; write it into {spec} to serve these features")
@@ -190,6 +193,7 @@ def replay(
         typer.Option(help="URL of the Redis to fill, instead of a temporary one."),
     ] = None,
     batch_rows: Annotated[int, typer.Option(help="Purchases per store call.")] = 1_000,
+    arrival: Arrival = None,
     as_json: Json = False,
 ) -> None:
     """
@@ -198,7 +202,7 @@ def replay(
     from tollgate.feature_parity import compare_with_offline
     from tollgate.replay import purchases_in_reach
 
-    loaded, whole = _resolved(spec, history)
+    loaded, whole = _resolved(spec, history, arrival=arrival)
     purchases = purchases_in_reach(
         whole,
         spec=loaded,
@@ -207,7 +211,7 @@ def replay(
     )
     tables = table_files.read_tables(table, loaded)
     with console.progress("replaying") as advance:
-        rows, differing = compare_with_offline(
+        found = compare_with_offline(
             loaded,
             purchases,
             tables,
@@ -217,12 +221,13 @@ def replay(
             progress=advance,
         )
     if as_json:
-        console.print_json({"vectors": rows, "differing": differing})
+        counts = {"vectors": found.read, "differing": found.differing}
+        console.print_json({**counts, "late": found.late})
     else:
-        console.result(
-            f"{rows:,} vectors read online, {differing:,} differ from offline"
-        )
-    if differing or not rows:
+        text = f"{found.read:,} vectors read online, {found.differing:,} differ"
+        late = f"; {found.late:,} came too late and are not compared"
+        console.result(f"{text} from offline{late if found.late else ''}")
+    if found.differing or not found.read:
         raise typer.Exit(1)
 
 
