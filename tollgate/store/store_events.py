@@ -238,6 +238,7 @@ class Packer:
             ],
             ARGUMENTS,
         )
+        self._packed_settings = self._settings.tobytes()
         self._forms = packed_forms(spec)
         self._width = [len(one.columns) for one in spec.entities]
         self._wide = any(self._width)
@@ -275,23 +276,21 @@ class Packer:
         """
         if entries.dtype != ENTRY:
             raise ValueError(f"entries are {entries.dtype}, not {ENTRY}")
-        wholes = [
-            widened(entries, columns[at] if columns is not None else None, width=width)
-            for at, width in enumerate(self._width)
-        ]
-        if compiled.events is not None:
-            call = self._group(wholes, entity_id)
+        if compiled.events is not None and self._prefix:
+            call = self._group(entries, entity_id, columns=columns)
             if call is not None:
                 return call
         keys: list[bytes] = []
         first_key = [0]
         arguments, events = [], []
         codes, orders = [], []
-        for at, (prefix, column, whole) in enumerate(
-            zip(self._prefix, entity_id, wholes, strict=True)
+        for at, (prefix, column) in enumerate(
+            zip(self._prefix, entity_id, strict=True)
         ):
             number = dict(zip(dict.fromkeys(column), itertools.count(), strict=False))
             settings = self._settings[at : at + 1].repeat(len(number))
+            extra = columns[at] if columns is not None else None
+            whole = widened(entries, extra, width=self._width[at])
             if len(number) == len(column):  # one event each, in this order
                 code = order = np.arange(len(column))
             else:
@@ -318,16 +317,23 @@ class Packer:
 
     def _group(
         self,
-        wholes: Sequence[npt.NDArray[np.void]],
+        entries: npt.NDArray[np.void],
         entity_id: Sequence[Sequence[bytes]],
+        *,
+        columns: Sequence[I64] | None,
     ) -> Call | None:
         """Pack a call by the compiled loop; None if it does not cover the input."""
-        if not wholes:
-            return None
-        packed = [one.tobytes() for one in wholes]
-        places = np.empty((2, len(wholes), len(wholes[0])), np.int64)
+        if self._wide:
+            extra = columns if columns is not None else [None] * len(self._width)
+            packed = [
+                widened(entries, own, width=width).tobytes()
+                for own, width in zip(extra, self._width, strict=True)
+            ]
+        else:
+            packed = [entries.tobytes()] * len(self._width)
+        places = np.empty((2, len(packed), len(entries)), np.int64)
         grouped = compiled.events.group(
-            self._prefix, entity_id, packed, self._settings.tobytes(), places
+            self._prefix, entity_id, packed, self._packed_settings, places
         )
         if grouped is None:
             return None
