@@ -175,7 +175,7 @@ def context_dtype(
         ("cents", "<i8"),
         ("age_ms", "<u4"),  # of the oldest last known value used; 0 from the store
         ("list_hits", "<u4"),  # bit i: the policy's i-th list holds an id of the row
-        ("fingerprint", "<u8"),  # of all inputs; tollgate/steps/request_batch.py
+        ("fingerprint", "<u8"),  # of all inputs; tollgate/engine/row_batches.py
         ("features_us", "<u4"),  # time that the feature step spent on the batch
         ("earlier_length", "<u2"),
         ("earlier", f"V{EARLIER_BYTES}"),  # the stored decision for this id

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from tollgate.engine.row_batches import DryShare
 from tollgate.schema import Degraded
 from tollgate.steps.metric_buffer import MetricBuffer, export_each_second
-from tollgate.steps.request_batch import DryShare
 from tollgate.steps.second_lookup import SecondLookup
 from tollgate.steps.triton import Array
 from tollgate.store.fallback.fallback_chain import FallbackChain

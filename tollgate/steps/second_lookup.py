@@ -19,10 +19,10 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 
+from tollgate.engine.row_batches import Batch
 from tollgate.errors import trace_of
 from tollgate.schema import STORE_LOST, Degraded
 from tollgate.steps import triton
-from tollgate.steps.request_batch import Batch
 from tollgate.steps.triton import Array
 from tollgate.store.fallback.fallback_chain import FallbackChain
 from tollgate.worker import Worker

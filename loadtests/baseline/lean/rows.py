@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.engine.row_batches import fingerprints
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import (
@@ -19,7 +20,6 @@ from tollgate.schema import (
     Decision,
     Degraded,
 )
-from tollgate.steps.request_batch import fingerprints
 from tollgate.store.store_events import Purchases
 from tollgate.store.stored_decisions import read_stored_decisions, verified_fingerprint
 from tollgate.validation import conflict

@@ -133,7 +133,7 @@ class Pipeline:
             if tensor.called == CONTEXT
         ]
         whole = np.ascontiguousarray(np.concatenate(packed))
-        return whole.view(self.features._dtype)[:, 0]
+        return whole.view(self.features._stage.dtype)[:, 0]
 
     def close(self) -> None:
         """End both steps, and write what they keep."""

@@ -359,7 +359,7 @@ def answer_of(step: Any, response: Any) -> Any:
     if response.error is not None:
         return response.error.text
     found = {one.called: np.ascontiguousarray(one.array) for one in response.tensors}
-    context = found[CONTEXT].view(step._dtype)[:, 0].copy()
+    context = found[CONTEXT].view(step._stage.dtype)[:, 0].copy()
     for name in ("arrival_us", "features_us", "stream", "sequence", "tag", "age_ms"):
         context[name] = np.zeros((), context[name].dtype)
     del found[CONTEXT]

@@ -8,7 +8,7 @@ import shutil
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -174,12 +174,22 @@ def records_of(server: Embedded, product: str) -> dict[bytes, tuple[Any, ...]]:
     return found
 
 
+def models_of(server: Embedded) -> list[str]:
+    """List the models that have a process."""
+    return sorted(stub.step.model for stub in find_stubs(server.triton.pid))
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    until_s = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < until_s
+        time.sleep(0.05)
+
+
 def test_one_process_serves_a_fused_product(servers: dict[Form, Embedded]) -> None:
     """The ensemble's three steps are one model with the ensemble's name."""
-    models = {
-        form: sorted(stub.step.model for stub in find_stubs(server.triton.pid))
-        for form, server in servers.items()
-    }
+    models = {form: models_of(server) for form, server in servers.items()}
     assert models["fused"] == ["credit", "fraud"]
     assert len(models["ensemble"]) == 6
 
@@ -238,10 +248,9 @@ def deny(
 
 def wait_journaled(servers: dict[Form, Embedded], product: str) -> None:
     """Wait until both journals hold as many records."""
-    until_s = time.monotonic() + PATIENCE_S
-    while len({len(records_of(one, product)) for one in servers.values()}) > 1:
-        assert time.monotonic() < until_s
-        time.sleep(0.05)
+    wait_for(
+        lambda: len({len(records_of(one, product)) for one in servers.values()}) == 1
+    )
 
 
 def test_errors_are_the_same(servers: dict[Form, Embedded], repository: Path) -> None:
@@ -367,8 +376,7 @@ def test_releases_are_activated_and_rolled_back_under_load(
     assert caller.problems == []
     assert set(caller.releases) == {first.name, second.name}
     write_release(repository, first)
-    stubs = find_stubs(server.triton.pid)
-    assert sorted(stub.step.model for stub in stubs) == ["credit", "fraud"]
+    wait_for(lambda: models_of(server) == ["credit", "fraud"])
 
 
 def test_a_version_is_published_to_a_fused_server(

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tollgate.backfill.tables import load_table
+from tollgate.engine.row_batches import Batch
 from tollgate.errors import HookError, InputError
 from tollgate.features.feature_tables import TableRows
 from tollgate.features.spec.feature_spec import load_spec
@@ -36,7 +37,6 @@ from tollgate.steps.feature_step import (
     FeatureStep,
     store_settings,
 )
-from tollgate.steps.request_batch import Batch
 from tollgate.store.fallback.circuit_breaker import BreakerRules
 from tollgate.store.redis.redis_store import RedisStore
 
@@ -119,7 +119,7 @@ def scored(
     step: FeatureStep, transaction_id: bytes, *, at_us: int = NOW_US
 ) -> tuple[Any, Any]:
     """Score one purchase; its features, and its context."""
-    features, context = step._score(
+    features, context = step._stage.score(
         Batch(
             ids={
                 "transaction_id": [transaction_id],

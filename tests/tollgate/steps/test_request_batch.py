@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tollgate.features.fields import hash_words
-from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
-from tollgate.features.windows.entity_entries import MISSING
-from tollgate.schema import Degraded
-from tollgate.steps.request_batch import (
+from tollgate.engine.row_batches import (
     Batch,
     dry_spans,
     groups,
     one_request,
-    read_batch,
     rejected_requests,
 )
+from tollgate.features.fields import hash_words
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
+from tollgate.features.windows.entity_entries import MISSING
+from tollgate.schema import Degraded
+from tollgate.steps.request_batch import read_batch
 from tollgate.steps.triton import inputs_of
 
 NOW_US = 1_700_000_000_000_000

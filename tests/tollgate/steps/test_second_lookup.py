@@ -124,7 +124,7 @@ def open_step(
 def read(step: FeatureStep, spec: FeatureSpec, response: Any) -> list[dict[str, Any]]:
     """Take the rows of an answer: features by name, and degraded bits."""
     tensors = {one.called: one.array for one in response.tensors}
-    context = np.ascontiguousarray(tensors[CONTEXT]).view(step._dtype)[:, 0]
+    context = np.ascontiguousarray(tensors[CONTEXT]).view(step._stage.dtype)[:, 0]
     return [
         dict(zip(spec.feature_names, row.tolist(), strict=True)) | {"bits": int(bits)}
         for row, bits in zip(tensors[FEATURES], context["degraded"], strict=True)

@@ -22,6 +22,7 @@ import msgspec
 import numpy as np
 
 from tollgate.engine.onnx_session import open_model
+from tollgate.engine.row_batches import Batch, rejected_requests
 from tollgate.engine.scoring_model import ScoringModel
 from tollgate.errors import RepositoryError
 from tollgate.imports import gently, import_gently
@@ -36,7 +37,6 @@ from tollgate.server.triton.fused_parts import FusedPart, FusedParts
 from tollgate.steps import triton
 from tollgate.steps.decision_step import DecisionBatch, DecisionStep
 from tollgate.steps.feature_step import FeatureStep
-from tollgate.steps.request_batch import Batch, rejected_requests
 from tollgate.steps.second_lookup import PendingRequest
 from tollgate.steps.triton import Array
 from tollgate.tracing.batches import open_batches

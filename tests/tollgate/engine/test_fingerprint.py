@@ -8,8 +8,8 @@ import struct
 import numpy as np
 import pytest
 
+from tollgate.engine.row_batches import fingerprints
 from tollgate.features.windows.entity_entries import MISSING
-from tollgate.steps.request_batch import fingerprints
 
 MASK = 2**64 - 1
 # Transaction, customer, terminal, cents, time, declared fields.

@@ -11,8 +11,8 @@ from msgspec import structs
 
 from tests.support.steps.in_process_steps import NOW_US, Pipeline, bought, request, use
 from tests.support.steps.triton_classes import Request
+from tollgate.engine.row_batches import DryShare, Group
 from tollgate.schema import Degraded
-from tollgate.steps.request_batch import DryShare, Group
 from tollgate.store.fallback.fallback_chain import Scored
 from tollgate.store.lookups import LookupResult
 from tollgate.store.store_events import Purchases
