@@ -243,6 +243,7 @@ class DecisionStep:
                 "release.json: load the model through `tollgate up`"
             )
         self._release = parameters[RELEASE_PARAMETER].encode()
+        self._usual: dict[int, tuple[Array, Array]] = {}  # columns by number of rows
         self._spec_hash = int(parameters[SPEC_HASH_PARAMETER], 16)
         fields = read_fields(parameters.get(FIELDS_PARAMETER, ""))
         self._policy = gently(
@@ -446,13 +447,16 @@ class DecisionStep:
     ) -> dict[str, Array]:
         """Fill the answer's columns, [N, 1] each; `marks` are those of `row_marks`."""
         context = batch.context
+        errors, releases = self._usual_columns(len(context))
+        if marks is not None or self.canary is not None:
+            errors, releases = errors.copy(), releases.copy()
         columns = {
             "decision": _WORDS[decided.decision],
             "score": decided.score,
             "reason_codes": decided.reason_codes,
             "degraded": decided.degraded,
-            "error": np.full(len(context), b"", np.object_),
-            "release": np.full(len(context), self._release, np.object_),
+            "error": errors,
+            "release": releases,
         }
         if self.canary is not None:
             columns["release"][batch.chosen] = self.canary.release.encode()
@@ -470,6 +474,16 @@ class DecisionStep:
                 length = int(context["error_length"][row])
                 columns["error"][row] = context["error"][row].tobytes()[:length]
         return {name: column[:, None] for name, column in columns.items()}
+
+    def _usual_columns(self, rows: int) -> tuple[Array, Array]:
+        """Return `error` and `release` of a usual batch, made once for each size."""
+        found = self._usual.get(rows)
+        if found is None:
+            found = self._usual[rows] = (
+                np.full(rows, b"", np.object_),
+                np.full(rows, self._release, np.object_),
+            )
+        return found
 
     def _mixed(self, context: Array, row: int) -> Any:
         found, wanted = int(context["spec_hash"][row]), self._spec_hash
