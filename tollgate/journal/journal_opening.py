@@ -52,7 +52,7 @@ def open_writer(
         path = Path(folder) / heading.product
         try:
             spool = JournalSpool(path, product=heading.product)
-            mark = Mark(path)
+            mark = Mark(path, heading)
         except OSError as error:
             text = "records that the stream cannot take wait in memory: %s: %s"
             log.warning(text, path, error.strerror)

@@ -74,6 +74,59 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
         return len(self.score)
 
 
+Numbered = tuple[int, Rows]  # sequence number of the first row, rows
+
+
+def encode_rows(first: int, rows: Rows) -> bytes:
+    """Encode rows of one batch and the number of the first, for `decode_rows`."""
+    arrays = (rows.features, rows.probabilities, rows.score, rows.degraded)
+    return _ENCODER.encode(
+        (
+            first,
+            rows.decided_us,
+            rows.context,
+            [one.tobytes() for one in (*arrays, rows.decision, rows.rules)],
+            rows.reason_codes.tolist(),
+            rows.began_us,
+            rows.decision_us,
+        )
+    )
+
+
+def decode_rows(raw: bytes) -> Numbered:
+    """
+    Decode the rows that `encode_rows` encoded.
+
+    Raises:
+        msgspec.MsgspecError, ValueError: The bytes are none.
+    """
+    found = _DECODER.decode(raw)
+    first, decided_us, context, arrays, codes, began_us, decision_us = found
+    features, probabilities, score, degraded, decision, rules = arrays
+    count = len(score) // 4
+    reason_codes = np.empty(count, np.object_)
+    reason_codes[:] = codes
+    return first, Rows(
+        decided_us=decided_us,
+        context=context,
+        features=np.frombuffer(features, np.float32).reshape(count, -1),
+        probabilities=np.frombuffer(probabilities, np.float32).reshape(count, -1),
+        score=np.frombuffer(score, np.float32),
+        degraded=np.frombuffer(degraded, np.uint32),
+        decision=np.frombuffer(decision, np.uint8),
+        reason_codes=reason_codes,
+        rules=np.frombuffer(rules, np.uint64),
+        began_us=began_us,
+        decision_us=decision_us,
+    )
+
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER = msgspec.msgpack.Decoder(
+    tuple[int, int, bytes, tuple[bytes, ...], list[bytes], int, int]
+)
+
+
 def to_records(
     batches: Sequence[Rows], heading: Heading, *, writer: str, first_sequence: int
 ) -> Records:
@@ -150,7 +203,6 @@ _MOST_FLOATS = 128 << 10  # per chunk: 512 KB; a segment's frame holds 1 MB
 
 # Builds the commands to send with records, from the decisions and the clock in µs.
 CommandBuilder = Callable[[DecidedRows, int], Sequence[Command]]
-Numbered = tuple[int, Rows]  # sequence number of the first row, rows
 
 
 class Chunk(msgspec.Struct, frozen=True, eq=False):

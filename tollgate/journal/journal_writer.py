@@ -30,9 +30,9 @@ from tollgate.journal.journal_rows import (
     pack,
     runs,
 )
-from tollgate.journal.journal_spool import JournalSpool
+from tollgate.journal.journal_spool import MOST_CHUNKS, JournalSpool
 from tollgate.journal.journal_stream import JournalStream
-from tollgate.journal.mark import Mark, dead_marks
+from tollgate.journal.mark import DeadMark, Mark, dead_marks
 from tollgate.journal.stream_entries import End
 from tollgate.repair.spool_segments import clear_heads
 from tollgate.store.redis.redis_store import Command
@@ -125,6 +125,12 @@ class Delivery:
     def full(self) -> bool:
         """Return whether the stream is full."""
         return self._stream.full
+
+    @property
+    def oldest(self) -> int | None:
+        """Return the lowest number of a record that is not durable."""
+        chunks = (*self._sent, *self._held)
+        return min((chunk.first for chunk in chunks), default=None)
 
     @property
     def rows(self) -> int:
@@ -260,12 +266,36 @@ class Delivery:
             if took and not spool.busy:
                 self._look_due_s = now_s + IDLE_S
                 clear_heads(spool.folder)
-                for path, end in dead_marks(spool.folder):
-                    if self._stream.end(end):
-                        path.unlink(missing_ok=True)
+                for mark in dead_marks(spool.folder):
+                    if self._send_rows(mark) and self._stream.end(mark.end):
+                        mark.path.unlink(missing_ok=True)
         except OSError as error:
             self._look_due_s = now_s + IDLE_S
             log.warning("the journal's spool cannot be read: %s", error.strerror)
+
+    def _send_rows(self, mark: DeadMark) -> bool:
+        """Send the rows of a dead writer's mark; return whether the stream took all."""
+        if mark.heading is None or not mark.rows:
+            return True
+        chunks = [
+            pack(
+                run,
+                mark.heading,
+                writer=mark.end.writer,
+                extra_commands=self._extra_commands or _nothing,
+            )
+            for run in runs(mark.rows)
+        ]
+        for begin in range(0, len(chunks), MOST_CHUNKS):
+            part = chunks[begin : begin + MOST_CHUNKS]
+            commands = [command for one in part for command in one.extra_commands]
+            raw = [one.raw for one in part]
+            if self._stream.add(raw, extra_commands=commands) < len(raw):
+                self._set_away(True)
+                return False
+        text = "sent the last %d records of the killed writer %s again"
+        log.info(text, sum(one.rows for one in chunks), mark.end.writer)
+        return True
 
     def _send_again(self, chunks: Sequence[bytes]) -> int:
         found = [self._commands_for(raw) for raw in chunks]
@@ -296,16 +326,19 @@ class Delivery:
             log.error(text, number)
             self.unreadable += number
 
-    def close(self, end: End) -> bool:
+    def close(self, end: End | None) -> bool:
         """
         Close stream and spool; records that are not durable are lost.
+
+        Args:
+            end: The end to send; None for none.
 
         Returns:
             True if the stream took the end. It is not sent while the spool holds
                 records.
         """
         end_stored = False
-        if self._spool is None or not self._spool.busy:
+        if end is not None and (self._spool is None or not self._spool.busy):
             end_stored = self._stream.end(end)
         if self._spool is not None:
             self._spool.close()
@@ -386,10 +419,13 @@ class JournalWriter:
         with self._lock:
             first = self._sequence
             self._sequence += number
-            if self._mark is not None:
-                self._mark.set(self._sequence)
             counts.appended += number
-            if self._stopping or counts.buffered + number > self._most_rows:
+            stays = not self._stopping and counts.buffered + number <= self._most_rows
+            if self._mark is not None:
+                if stays:
+                    self._mark.save(first, rows)
+                self._mark.set(self._sequence)
+            if not stays:
                 counts.dropped += number
                 return False
             counts.buffered += number
@@ -455,6 +491,12 @@ class JournalWriter:
         now_us = time.time_ns() // 1000
         self._lags += [(now_us - chunk.decided_us) / 1e6 for chunk in chunks]
         self._count(sum(chunk.rows for chunk in chunks), how)
+        if self._mark is not None:
+            with self._lock:
+                oldest = self._waiting[0][0] if self._waiting else self._sequence
+                if self._delivery.oldest is not None:
+                    oldest = min(oldest, self._delivery.oldest)
+                self._mark.release(oldest)
 
     def _count(self, rows: int, how: str) -> None:
         with self._lock:
@@ -471,10 +513,12 @@ class JournalWriter:
 
     def _finish(self) -> None:
         self._delivery.settle()
-        self._count(self._delivery.rows, "dropped")
-        end_stored = self._delivery.close(
-            End(self.writer, self._sequence, killed=False)
-        )
+        left = self._delivery.rows
+        self._count(left, "dropped")
+        end: End | None = End(self.writer, self._sequence, killed=False)
+        if left and self._mark is not None:
+            end = None  # the next writer sends what the mark holds, and then the end
+        end_stored = self._delivery.close(end)
         if self._mark is not None:
             self._mark.close(end_stored=end_stored)
         self._report()

@@ -83,7 +83,7 @@ def writer_of(
     spool = mark = None
     if folder is not None:
         spool = JournalSpool(folder, product="fraud", most_bytes=most_spool_bytes)
-        mark = Mark(folder)
+        mark = Mark(folder, HEADING)
     line = open_pipeline(url, deadline_s=deadline_s)
     return JournalWriter(
         HEADING,

@@ -1,4 +1,4 @@
-"""A decision step that is killed at work loses records that its numbers reveal."""
+"""A decision step that is killed at work loses no record."""
 
 from __future__ import annotations
 
@@ -10,13 +10,10 @@ from tests.tollgate.journal.kill_steps import run
 
 
 @pytest.mark.slow
-def test_records_lost_with_a_killed_step_are_reported(tmp_path: Path) -> None:
-    """Its end is in the stream; what was answered and left no record is in the gap."""
+def test_a_killed_step_loses_no_record(tmp_path: Path) -> None:
+    """Every number that it gave out is in the stream, and so is its end."""
     found = run(kills=1, seed=3, rows=4, folder=tmp_path)
     assert found["ends"] == found["kills"] == 1, found
-    decided, missing = found["decided"], found["missing_by_number"]
-    answered = found["missing_answered"]
-    assert isinstance(decided, int)
-    assert isinstance(missing, int)
-    assert isinstance(answered, int)
-    assert 0 <= answered <= missing < decided, found
+    assert isinstance(found["decided"], int)
+    assert found["decided"] > 0, found
+    assert found["missing_by_number"] == found["missing_answered"] == 0, found
