@@ -231,6 +231,9 @@ class TargetStates:
                 continue
             try:
                 targets.append(before.get(one.state) or self._open(one))
+            except OSError as error:  # no space for the file: the next call tries again
+                problem = f"the features of state {one.state} cannot be read: {error}"
+                raise StoreError(problem) from error
             except SpecError as error:
                 log.error("state %s is not written: %s", one.state, error)
         self.targets, self._value = targets, reply

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import redis
 
 from tollgate.errors import ServerError
 from tollgate.repository.releases.activation import activate, compose_next
@@ -27,6 +28,7 @@ from tollgate.repository.releases.release_file import (
 )
 from tollgate.repository.releases.trial_changes import with_challenger
 from tollgate.repository.snapshot import RepositorySnapshot
+from tollgate.store.dual_writes import WrittenStates, states_key, written_state
 from tollgate.supervisor.reconciler import ReconcileStatus, digest_of
 from tollgate.supervisor.replicas import wait_for_release
 
@@ -287,3 +289,32 @@ def test_a_product_that_the_server_lacks_is_not_requested(
     replica.says = [how_far(there, product="credit")]
     with pytest.raises(ServerError, match="fraud: is not served at http"):
         wait_for_release(replica.url, there, repository=repository, wait_s=30)
+
+
+def test_a_release_that_reads_incomplete_values_prints_a_warning(
+    repository: Path,
+    redis_client: redis.Redis,
+    store_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Values that `migrate start` filled are complete; without a store, none is."""
+    step = repository / "fraud_features"
+    shutil.copytree(step / "1", step / "2")
+    path = step / "2" / "features.yaml"
+    path.write_text(path.read_text() + "\ngeneration: 1\n")
+    versions = ("--set=features=2", "--reason=x")
+    warning = "warning: fraud-2 reads other values"
+    assert warning in release(repository, "activate", *versions).stderr
+    back = release(repository, "rollback", "--reason=x").stderr
+    assert "warning: fraud-1 reads other values" in back
+    monkeypatch.setenv("TOLLGATE_STORE_URL", store_url)
+    assert warning in release(repository, "activate", "fraud-2", "--reason=x").stderr
+    states = [
+        written_state(step / one / "features.yaml", since="x", filled=filled)
+        for one, filled in (("1", "x"), ("2", None))
+    ]
+    redis_client.set(states_key("fraud"), msgspec.json.encode(WrittenStates(states)))
+    back = release(repository, "rollback", "--to=fraud-1", "--reason=x").stderr
+    assert "warning" not in back
+    again = release(repository, "activate", "fraud-2", "--reason=x").stderr
+    assert warning in again

@@ -344,6 +344,35 @@ def test_a_state_that_needs_other_ids_is_left_out(
     assert "needs device_id, which the events do not have" in caplog.text
 
 
+def test_a_full_disk_delays_the_writes_of_a_state(
+    states: States,
+    history: History,
+    redis_client: redis.Redis,
+    store_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The features of a state go through a file: without space, rows are spooled."""
+    redis_client.set(states_key("busy"), states.value())
+    spooled: list[Purchases] = []
+    store = RedisStore(store_url, deadline_s=10)
+    dual = DualWrites(states.old, store, spool=spooled.append, clock=Clock())
+    first, second = part(states.old, history, 0, 10), part(states.old, history, 10, 20)
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.mkdtemp", no_space)
+        flushed(dual, store, first)
+    assert spooled == [first]
+    flushed(dual, store, second)
+    assert spooled == [first]
+    assert values(redis_client, states.new) == alone(
+        states.new, [second], client=redis_client, url=store_url
+    )
+
+
+def no_space(*_: object, **__: object) -> str:
+    """Fail as a full disk does."""
+    raise OSError(28, "No space left on device")
+
+
 def test_a_damaged_list_stops_a_stream_and_not_a_step(
     states: States,
     history: History,

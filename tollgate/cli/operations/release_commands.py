@@ -18,7 +18,13 @@ from tollgate.cli.repositories import (
     open_for_changes,
     open_for_reading,
 )
-from tollgate.errors import InputError, RepositoryError, ServerError
+from tollgate.errors import (
+    InputError,
+    RepositoryError,
+    ServerError,
+    SetupError,
+    StoreError,
+)
 
 if TYPE_CHECKING:
     from tollgate.repository.releases.release_file import Release
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
     from tollgate.supervisor.replicas import Replica
 
 
+_STORE_DEADLINE_S = 1.0
 _BEHIND = 1  # exit status: a replica does not run the desired release
 
 
@@ -558,6 +565,8 @@ def change(
 
     if not reason.strip():
         raise InputError("--reason", "is empty")
+    if instead_of is not None:
+        _warn_of_other_values(chosen, snapshot, release, instead_of=instead_of)
     write = activation.propose if chosen.require_approval else activation.activate
     write(
         snapshot,
@@ -567,6 +576,41 @@ def change(
         reason=reason,
         instead_of=instead_of,
     )
+
+
+def _warn_of_other_values(
+    chosen: Settings,
+    snapshot: RepositorySnapshot,
+    release: Release,
+    *,
+    instead_of: Release,
+) -> None:
+    """Print a warning if a release reads values that are not known to be complete."""
+    from tollgate.backfill.copying import read_states
+    from tollgate.cli.running_server import store_url
+    from tollgate.repository.releases.served_versions import released_spec
+    from tollgate.store.dual_writes import state_text
+    from tollgate.store.redis.cluster_store import open_store
+
+    models = snapshot.product(chosen.product)
+    try:
+        old, new = (released_spec(one, models) for one in (instead_of, release))
+        if old.state_hash == new.state_hash or not new.entities:
+            return
+        store = open_store(store_url(chosen), deadline_s=_STORE_DEADLINE_S)
+        states = read_states(chosen.product, store)
+        store.close()
+    except (SetupError, StoreError):
+        states = []
+    except InputError:
+        return  # a version of the other release is gone; the change itself is checked
+    name = state_text(new)
+    if not any(one.state == name and one.filled for one in states):
+        console.say(
+            f"warning: {release.name} reads other values ({name}) than "
+            f"{instead_of.name}, and they are not known to be complete: its windows "
+            "may lack events; see `tollgate migrate`"
+        )
 
 
 def versions_of(
