@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 COMPILED_VARIABLE = "TOLLGATE_COMPILED"  # 0: NumPy computes everything
-NAMES = ("windows", "events", "decisions")
+NAMES = ("windows", "events", "decisions", "appends")
 NONE = "none, NumPy computes everything"
 FOLDER = Path(__file__).parent / "_compiled"
 
@@ -31,7 +31,7 @@ def is_stale(module: Path) -> bool:
 
 def describe() -> str:
     """List the compiled modules in use, for `tollgate --version`."""
-    loaded = zip(NAMES, (windows, events, decisions), strict=True)
+    loaded = zip(NAMES, (windows, events, decisions, appends), strict=True)
     return ", ".join(name for name, module in loaded if module is not None) or NONE
 
 
@@ -44,4 +44,4 @@ def _load(name: str) -> Any:
         return None
 
 
-windows, events, decisions = map(_load, NAMES)
+windows, events, decisions, appends = map(_load, NAMES)

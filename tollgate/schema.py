@@ -87,6 +87,8 @@ LAST_KNOWN_AGE_PARAMETER = "last_known_max_age_s"
 DRY_SHARE_PARAMETER = "dry_share_ms"
 UPDATES_PARAMETER = "updates"  # writer of the scored purchases: one of UPDATES
 UPDATES = ("scoring", "stream", "both")
+APPENDS_PARAMETER = "appends"  # to values that the step has: one of APPENDS
+APPENDS = ("in_place", "off")
 
 # Parameters that the release adds to the decision step's configuration at load.
 RELEASE_PARAMETER = "release"

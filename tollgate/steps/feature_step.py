@@ -27,6 +27,8 @@ from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
 from tollgate.imports import gently, import_gently
 from tollgate.repair.event_spool import open_spool
 from tollgate.schema import (
+    APPENDS,
+    APPENDS_PARAMETER,
     BREAKER_CALLS_PARAMETER,
     BREAKER_FAILURES_PARAMETER,
     BREAKER_SHARE_PARAMETER,
@@ -90,10 +92,7 @@ def store_settings(parameters: Mapping[str, str]) -> StoreSettings:
         name: _number(name, parameters[name]) * _UNITS[name]
         for name in parameters.keys() & _UNITS.keys()
     }
-    updates = parameters.get(UPDATES_PARAMETER, UPDATES[0])
-    if updates not in UPDATES:
-        problem = f"{updates!r} is none of {', '.join(UPDATES)}"
-        raise InputError(_CONFIG, problem, where=UPDATES_PARAMETER)
+    updates = _word(UPDATES_PARAMETER, parameters, UPDATES)
     return StoreSettings(
         deadline_s=numbers.get(STORE_DEADLINE_PARAMETER, defaults.deadline_s),
         deadline_limit_s=numbers.get(
@@ -119,8 +118,18 @@ def store_settings(parameters: Mapping[str, str]) -> StoreSettings:
         ),
         tables_bytes=round(numbers.get(TABLES_SIZE_PARAMETER, defaults.tables_bytes)),
         updates=updates != "stream",
+        appends=_word(APPENDS_PARAMETER, parameters, APPENDS) != "off",
         marks=updates == "scoring",
     )
+
+
+def _word(name: str, parameters: Mapping[str, str], words: Sequence[str]) -> str:
+    """Read a parameter: one of some words, by default the first."""
+    word = parameters.get(name, words[0])
+    if word not in words:
+        problem = f"{word!r} is none of {', '.join(words)}"
+        raise InputError(_CONFIG, problem, where=name)
+    return word
 
 
 def _number(name: str, text: str) -> float:

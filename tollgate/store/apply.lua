@@ -10,9 +10,16 @@
 --          entry_bytes u2: 48, and 8 for each column that follows; form u2: 0 for a
 --          value of events alone, else the number of its form in ARGV[4]
 -- ARGV[3]  the events, grouped by key: entries of their key's entry_bytes
--- ARGV[4]  the forms of tiles, each after its length u4; absent without any
+-- ARGV[4]  the forms of tiles, each after its length u4; absent or empty without any
 --          (tollgate/features/spec/tile_form.py packs them)
--- Returns  the values, then one string with a status byte per event
+-- ARGV[5]  with mode "1", the values that the caller has; absent without any. Per key
+--          two u4: how many bytes of the value's beginning to compare, 0 for none; and
+--          the length of the value. If the first is not 0, the value's new header
+--          follows, then the bytes to compare: its header, and the entries that leave
+--          (tollgate/_compiled/appends.pyx packs them)
+-- Returns  the values, then one string with a status byte per event; nil in place of a
+--          value that began with the bytes to compare: the caller's own, with the new
+--          header, without the entries that leave, and with the event at its end
 --
 -- It reads no clock and no chance, so the append-only file may keep the call in
 -- place of its effect: loading it gives the same values, byte by byte. Only their
@@ -926,36 +933,90 @@ local function merge(value, horizon, cap, count, entry, form)
 end
 
 local printed = {}  -- Redis takes longer to print a number than to find it here
+local function digits(number)
+  local text = printed[number]
+  if not text then
+    text = string.format('%d', number)
+    printed[number] = text
+  end
+  return text
+end
+
+local known, place = write and read and ARGV[5], 1
+
+-- Append an event to a value that the caller has, so that Lua makes no string of the
+-- value's size: Redis 7 and newer hash each byte of one. The header tells the caller's
+-- value from others (docs/adr/0021-append-in-place.md). Returns whether it is done; if
+-- not, nothing changed but the time to live.
+local function append_in_place(key, ttl, event)
+  local compared, size = unpack('<I4I4', known, place)
+  local new = place + 8
+  if compared == 0 then
+    place = new
+    return false
+  end
+  local old = new + HEADER
+  place = old + compared
+  if redis.pcall('GETRANGE', key, '0', digits(compared - 1))
+      ~= sub(known, old, place - 1) then
+    return false
+  end
+  local header = sub(known, new, old - 1)
+  if compared > HEADER then
+    local rest = redis.call('GETRANGE', key, digits(compared), '-1')
+    if #rest ~= size - compared then return false end
+    redis.call('SET', key, header .. rest .. event, 'EX', digits(ttl))
+    return true
+  end
+  -- A value of another length is damaged; the user may lack the right to one of these.
+  -- A full store refuses SETRANGE, but not EXPIRE.
+  local length = redis.pcall('SETRANGE', key, '0', header)
+  if length == size and redis.pcall('EXPIRE', key, digits(ttl)) == 1
+      and redis.pcall('APPEND', key, event) == size + #event then
+    return true
+  end
+  if type(length) == 'number' then
+    redis.call('SETRANGE', key, '0', sub(known, old, place - 1))
+  end
+  return false
+end
+
 for k = 1, #KEYS do
   local horizon, cap, ttl, count, entry, number =
     unpack('<i8I4I4I4I2I2', ARGV[2], (k - 1) * 24 + 1)
-  local form
-  -- A key of another type is an error of its own only, not of the whole batch.
-  local value = redis.pcall('GET', KEYS[k])
-  if value and value.err then value = NO_STRING end
-  local changed
-  if value and #value > HEADER and not (load and number > 0) then
-    changed = (number > 0 and append_head or append)(value, horizon, cap, count, entry)
-  end
-  if number > 0 and not changed then
-    tile_store = tile_store or tile_functions()
-    form = tile_store.form_of(number)
-    changed = value and #value > HEADER and not load
-      and tile_store.append(value, horizon, cap, count, entry, form)
-  end
-  local stored
-  if changed then
-    value = changed
+  local past = at + count * entry
+  local done = known and append_in_place(KEYS[k], ttl, sub(events, at, past - 1))
+  if done then
+    values[k] = false
     for _ = 1, count do statuses[#statuses + 1] = APPLIED end
   else
-    value, changed, stored = merge(value, horizon, cap, count, entry, form)
+    local form
+    -- A key of another type is an error of its own only, not of the whole batch.
+    local value = redis.pcall('GET', KEYS[k])
+    if value and value.err then value = NO_STRING end
+    local changed
+    if value and #value > HEADER and not (load and number > 0) then
+      changed = (number > 0 and append_head or append)(value, horizon, cap, count, entry)
+    end
+    if number > 0 and not changed then
+      tile_store = tile_store or tile_functions()
+      form = tile_store.form_of(number)
+      changed = value and #value > HEADER and not load
+        and tile_store.append(value, horizon, cap, count, entry, form)
+    end
+    local stored
+    if changed then
+      value = changed
+      for _ = 1, count do statuses[#statuses + 1] = APPLIED end
+    else
+      value, changed, stored = merge(value, horizon, cap, count, entry, form)
+    end
+    if write and changed then
+      redis.call('SET', KEYS[k], stored or value, 'EX', digits(ttl))
+    end
+    if read then values[k] = value or '' end
   end
-  at = at + count * entry
-  if write and changed then
-    printed[ttl] = printed[ttl] or string.format('%d', ttl)
-    redis.call('SET', KEYS[k], stored or value, 'EX', printed[ttl])
-  end
-  if read then values[k] = value or '' end
+  at = past
 end
 
 values[#values + 1] = table.concat(statuses)

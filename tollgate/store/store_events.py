@@ -148,6 +148,8 @@ class Call(msgspec.Struct, frozen=True):
         code: Per entity, the key of each event, counted from the entity's first; [N]
             each.
         order: Per entity, the event at each position of its group; [N] each.
+        known: Per key its bytes of ARGV[5] of apply.lua, which name the value that the
+            caller has (tollgate/store/in_place_appends.py); empty without any.
     """
 
     keys: list[bytes]
@@ -157,6 +159,7 @@ class Call(msgspec.Struct, frozen=True):
     code: list[I64]
     order: list[I64]
     forms: bytes = b""
+    known: Sequence[bytes] = ()
 
 
 NO_CALL = Call([], b"", b"", first_key=[0], code=[], order=[])  # without any entity

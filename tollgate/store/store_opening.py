@@ -16,6 +16,7 @@ from tollgate.store.fallback.circuit_breaker import BreakerRules, CircuitBreaker
 from tollgate.store.fallback.fallback_chain import FallbackChain, Spool
 from tollgate.store.fallback.last_known import LastKnown
 from tollgate.store.id_lists import LookupList
+from tollgate.store.in_place_appends import InPlaceAppends
 from tollgate.store.lookups import Feeds, Lookups, Tables, preload
 from tollgate.store.redis.cluster_store import open_store
 from tollgate.store.redis.redis_store import NoStore, RedisStore
@@ -41,6 +42,8 @@ class StoreSettings(msgspec.Struct, frozen=True):
             wrote since: a day old, it is still far closer than a default.
         tables_bytes: Memory for numbers from tables.
         updates: Write the purchases that are scored; False leaves that to a stream.
+        appends: Append purchases in place to last known values, where the store has the
+            same; False reads every value.
         marks: Write the purchases' watermark with them; False leaves that to a stream,
             which knows the watermark over all purchases.
     """
@@ -52,6 +55,7 @@ class StoreSettings(msgspec.Struct, frozen=True):
     last_known_max_age_s: float = 86_400.0
     tables_bytes: int = 16_000_000
     updates: bool = True
+    appends: bool = True
     marks: bool = True
 
 
@@ -84,14 +88,15 @@ def open_fallback_chain(
             rules=settings.breaker,
         )
     store.probe()  # connecting may take longer than a call
+    last_known = LastKnown(
+        settings.last_known_bytes,
+        settings.last_known_max_age_s,
+        clock=time.monotonic,
+    )
     chain = FallbackChain(
         spec,
         store,
-        last_known=LastKnown(
-            settings.last_known_bytes,
-            settings.last_known_max_age_s,
-            clock=time.monotonic,
-        ),
+        last_known=last_known,
         feeds=Feeds(
             spec.product,
             spec.feeds,
@@ -103,6 +108,7 @@ def open_fallback_chain(
         lookups=Lookups(spec, lists),
         spool=spool,
         updates=settings.updates,
+        appends=InPlaceAppends(last_known) if settings.appends else None,
     )
     for count in _WARM_ROWS:
         names = [b"warm-up-%d" % row for row in range(count)]

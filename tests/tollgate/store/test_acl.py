@@ -34,6 +34,7 @@ from tollgate.server.processes.environment import find_redis_server
 from tollgate.simulate import simulate
 from tollgate.store.dual_writes import WrittenState, state_text
 from tollgate.store.event_writer import EventWriter
+from tollgate.store.fallback.fallback_chain import FallbackChain
 from tollgate.store.id_lists import LookupList, list_key
 from tollgate.store.list_editing import ListStore
 from tollgate.store.online_features import OnlineFeatures
@@ -194,6 +195,8 @@ def test_step_needs_no_more_than_its_line(
     (again,) = ladder.score([purchases(3)], write=[False])
     assert not np.any(again.degraded & ~np.uint32(Degraded.COLD_START))
     assert "purchases" in ladder.feeds.watermark_us
+    ladder.score([purchases(6)], write=[True])
+    assert hits_of(ladder) == 2
     ladder.close()
     store = RedisStore(url_of("tollgate-step"), deadline_s=5.0)
     assert store.probe()
@@ -212,6 +215,36 @@ def test_step_needs_no_more_than_its_line(
     assert stream.end(End("00" * 8, 1, killed=False))
     stream.close()
     assert refused(root) == []
+
+
+def hits_of(chain: FallbackChain) -> int:
+    """Return how many purchases were appended in place."""
+    assert chain._caller._appends is not None
+    return chain._caller._appends.hits
+
+
+@pytest.mark.parametrize("right", ["getrange", "setrange", "append", "expire"])
+def test_step_needs_no_right_to_append_in_place(
+    url_of: UrlOf, root: redis.Redis, spec: FeatureSpec, right: str
+) -> None:
+    """Without it, the store reads every value: the same answers and values."""
+    everything = open_fallback_chain(
+        spec, url_of("tollgate-step"), settings=StoreSettings(deadline_s=5.0)
+    )
+    answers, stored = [], []
+    for change in (f"+{right}", f"-{right}"):
+        root.execute_command("ACL", "SETUSER", "tollgate-step", change)
+        root.flushall()
+        for first in (0, 3, 6):
+            (scored,) = everything.score([purchases(first)], write=[True])
+            assert scored.applied.tolist() == [Applied.YES] * 3
+        answers.append(scored.features)
+        stored.append({key: root.get(key) for key in root.scan_iter("*:customer:*")})
+    root.execute_command("ACL", "SETUSER", "tollgate-step", f"+{right}")
+    everything.close()
+    assert hits_of(everything) == 4
+    np.testing.assert_array_equal(*answers)
+    assert stored[0] == stored[1]
 
 
 def test_tables_need_no_more_than_the_lines(

@@ -37,6 +37,7 @@ from tollgate.store.fallback.circuit_breaker import BreakerState, CircuitBreaker
 from tollgate.store.fallback.last_known import LastKnown
 from tollgate.store.fallback.local_values import apply_purchases
 from tollgate.store.fallback.required_features import Essentials
+from tollgate.store.in_place_appends import InPlaceAppends
 from tollgate.store.lookups import (
     NO_LOOKUPS,
     Feeds,
@@ -272,6 +273,7 @@ class StoreCaller:
         counts: Counters of the calls.
         updates: Write the purchases that are scored; False leaves that to a stream.
         dual_writes: Writes them to other states, too.
+        appends: Appends purchases in place to known values; None reads every value.
     """
 
     def __init__(
@@ -285,6 +287,7 @@ class StoreCaller:
         counts: StoreCounts,
         updates: bool,
         dual_writes: DualWrites,
+        appends: InPlaceAppends | None = None,
     ) -> None:
         self._store = store
         self._breaker = breaker
@@ -294,6 +297,7 @@ class StoreCaller:
         self._counts = counts
         self._updates = updates
         self._dual_writes = dual_writes
+        self._appends = appends
         self._prober = Prober(breaker, store.probe)
 
     def call(
@@ -338,6 +342,12 @@ class StoreCaller:
         written = list(itertools.compress(batches, write))
         dual_writes = self._dual_writes.commands(written) if calls else []
         extra_commands = [*feeds, *tables, *lookups, *dual_writes]
+        plan = None
+        if self._appends is not None and calls and calls[0][1] is Mode.WRITE:
+            # A later call of the batch may write what this one does.
+            plan = self._appends.plan(calls[0][0])
+            if plan is not None:
+                calls[0] = plan.call, Mode.WRITE
         started_s = time.perf_counter()
         answers: list[Answer] | StoreError
         try:
@@ -355,6 +365,9 @@ class StoreCaller:
             self._failed(error)
             return without_frames(error), ()
         counts.count_call(outcome, call_s=time.perf_counter() - started_s)
+        if plan is not None and self._appends is not None:
+            parts = answers.answers if isinstance(answers, StorePartial) else answers
+            self._appends.complete(plan, parts[0])
         if self._breaker.state is not BreakerState.CLOSED:
             log.warning("the store answers again")
         self._breaker.succeeded()
@@ -507,6 +520,8 @@ class FallbackChain:
         lookups: Look-ups for each row; only stored decisions unless given.
         spool: Takes the rows that were not applied; None drops and counts them.
         updates: Write the purchases that are scored; False leaves that to a stream.
+        appends: Appends purchases in place to the values of `last_known`; None reads
+            every value.
         wall_us: The clock, µs since the epoch.
     """
 
@@ -522,6 +537,7 @@ class FallbackChain:
         lookups: Lookups | None = None,
         spool: Spool | None = None,
         updates: bool = True,
+        appends: InPlaceAppends | None = None,
         wall_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self.counts = StoreCounts()
@@ -539,6 +555,7 @@ class FallbackChain:
             counts=self.counts,
             updates=updates,
             dual_writes=DualWrites(spec, store, spool=self._spool_rows),
+            appends=appends,
         )
         self._spec = spec
         self._spool = spool

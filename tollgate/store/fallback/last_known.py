@@ -86,12 +86,16 @@ class LastKnown:
             return
         keys, values, now_s = self._queued
         self._queued = None
-        entries, pop, size = self._entries, self._entries.pop, self.bytes_held
+        entries, size = self._entries, self.bytes_held
+        get, move_to_end = entries.get, entries.move_to_end
         for key, value in zip(keys, values, strict=True):
-            old = pop(key, None)
+            old = get(key)
             entries[key] = (value, now_s)
-            size += len(value)
-            size += len(key) + _OVERHEAD_BYTES if old is None else -len(old[0])
+            if old is None:
+                size += len(value) + len(key) + _OVERHEAD_BYTES
+            else:
+                size += len(value) - len(old[0])
+                move_to_end(key)
         self.bytes_held = size
         self._evict()
 
@@ -115,6 +119,13 @@ class LastKnown:
             known[place] = True
             age_us[place] = round(age_s * 1e6)
         return LastKnownValues(values=values, known=known, age_us=age_us)
+
+    def held(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Return the values of keys, of any age; empty bytes where there is none."""
+        self.settle()
+        get = self._entries.get
+        found = [get(key) for key in keys]
+        return [entry[0] if entry is not None else b"" for entry in found]
 
     def amend(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
         """

@@ -45,6 +45,7 @@ def split_call(call: Call, mode: Mode) -> list[Command]:
             arguments=call.arguments[at * width : (at + 1) * width],
             events=call.events[start:stop],
             forms=call.forms,
+            known=call.known[at] if call.known else b"",
         )
         for at, (key, (start, stop)) in enumerate(zip(call.keys, edges, strict=True))
     ]

@@ -547,6 +547,7 @@ def call_command(call: Call, mode: Mode) -> Command:
         arguments=call.arguments,
         events=call.events,
         forms=call.forms,
+        known=b"".join(call.known),
     )
 
 
@@ -557,7 +558,10 @@ def eval_command(
     arguments: bytes,
     events: bytes,
     forms: bytes,
+    known: bytes = b"",
 ) -> Command:
     """Build the command that runs the script on some keys."""
     command = (b"EVALSHA", _SHA, len(keys), *keys, mode.value, arguments, events)
+    if known:
+        return (*command, forms, known)
     return (*command, forms) if forms else command
