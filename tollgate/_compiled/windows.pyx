@@ -143,6 +143,7 @@ cdef struct Value:
     int64_t dropped_us
     int64_t label_us
     uint32_t overflow
+    bint opened
     bint corrupt
 
 cdef struct Demand:
@@ -177,6 +178,8 @@ cdef struct Batch:
     Sums *sums
     int64_t *table  # to count distinct values
     int64_t places
+    int64_t low_us  # of all times
+    int64_t high_us
     bint corrupt
     bint overflow
 
@@ -297,12 +300,16 @@ cdef uint32_t _checksum(const char *data, int64_t size) noexcept nogil:
 cdef void _open(
     Value *value, const Entity *entity, const char *data, int64_t size
 ) noexcept nogil:
-    """Check a value's bytes and find its parts; a damaged one is marked and empty."""
+    """
+    Check a value's bytes and find its parts; a damaged one is marked and empty.
+
+    The fields of `value` are 0 before.
+    """
     cdef const Header *head = <const Header *>data
-    cdef const TiledHeader *more
+    cdef const TiledHeader *more = NULL
     cdef int64_t before = sizeof(Header), tile_bytes = 0
     cdef uint32_t form = <uint32_t>(entity.entry_bytes << 8 | (2 if entity.tiled else 1))
-    memset(value, 0, sizeof(Value))
+    value.opened = True
     value.label_us = MISSING
     if size == 0:
         return
@@ -385,27 +392,27 @@ cdef void _sum_windows(
     const int64_t *rounding_us,
 ) noexcept nogil:
     """Sum each window; each contains the one before it, so no event is read twice."""
-    cdef int64_t at = row.end, begin_us, begin, count = 0, fraud = 0, tile
+    cdef int64_t at = row.end, after_us, bought, count = 0, fraud = 0, tile
+    cdef int64_t tiles = value.tile_count
     cdef uint64_t cents = 0
     cdef int window
-    cdef int64_t bought
-    cdef const char *place = <const char *>_entry(value, entity, at)
     cdef const Entry *entry
     cdef const Tile *numbers
     cdef const Label *label
     for window in range(entity.last_window - entity.first_window):
-        begin_us = row.time_us - entity.delay_us - width_us[window]
-        begin = _after(value, entity, _floor(begin_us, rounding_us[window]), row.end)
-        while at > begin and at > value.tile_count:
+        after_us = row.time_us - entity.delay_us - width_us[window]
+        after_us = _floor(after_us, rounding_us[window])
+        while at > tiles:
+            entry = _entry(value, entity, at - 1)
+            if entry.time_us <= after_us:
+                break
             at -= 1
-            place -= entity.entry_bytes
-            entry = <const Entry *>place
             bought = entry.flags & PURCHASE
             count += bought
             cents += <uint64_t>(bought * entry.cents)
             if (entry.flags & KNOWN_FRAUD) == KNOWN_FRAUD:
                 fraud += entry.label_time_us <= row.time_us
-        while at > begin:
+        while 0 < at <= tiles and _time(value, entity, at - 1) > after_us:
             at -= 1
             numbers = _tile(value, entity, at)
             count += numbers.count
@@ -413,7 +420,7 @@ cdef void _sum_windows(
                 cents += <uint64_t>_number(<const char *>numbers + entity.sum_at)
             if entity.flagged_at:
                 fraud += _counted(<const char *>numbers + entity.flagged_at)
-        sums[window].begin = begin
+        sums[window].begin = at
         sums[window].count = count
         sums[window].cents = cents
         sums[window].fraud = fraud
@@ -429,9 +436,9 @@ cdef void _sum_windows(
 
 
 cdef uint32_t _bits(
-    const Row *row, const Value *value, const Entity *entity, bint overflow
+    const Row *row, const Value *value, const Entity *entity
 ) noexcept nogil:
-    """Return the Degraded bits; `overflow` is True if any value of the batch did."""
+    """Return the Degraded bits, but for labels that left a value with tiles."""
     cdef int64_t begin_us = row.time_us - entity.longest_us, at = 0, upto = 0
     cdef uint32_t bits = 0
     while at < row.own and upto < 2:
@@ -444,10 +451,8 @@ cdef uint32_t _bits(
         bits |= COLD_START
     if begin_us < _minus(value.watermark_us, entity.horizon_us):
         bits |= EVENT_TOO_LATE
-    if entity.tiled:  # what overflowed is folded, not dropped
-        if overflow and row.time_us < value.label_us:
-            bits |= EVENT_TOO_LATE
-    elif value.overflow and begin_us < value.dropped_us:
+    # With tiles, these are folded, not dropped.
+    if value.overflow and not entity.tiled and begin_us < value.dropped_us:
         bits |= WINDOW_OVERFLOW
     if value.corrupt:
         bits |= STATE_CORRUPT
@@ -752,6 +757,7 @@ cdef class Windows:
             batch.size = <int64_t *>_allocated(keys * sizeof(int64_t))
             batch.entity = <int *>_allocated(keys * sizeof(int))
             batch.values = <Value *>_allocated(keys * sizeof(Value))
+            memset(batch.values, 0, keys * sizeof(Value))
             batch.key = <int64_t *>_allocated(
                 rows * self._entity_count * sizeof(int64_t)
             )
@@ -778,16 +784,15 @@ cdef class Windows:
                     batch.places *= 2
                 batch.table = <int64_t *>_allocated(batch.places * sizeof(int64_t))
             with nogil:
-                if self._open_all(&batch, time_us):
-                    status = self._read_all(
-                        &batch,
-                        entries=entries,
-                        cents=cents,
-                        time_us=time_us,
-                        features=features_view,
-                        degraded=degraded_view,
-                        answers=answers_view,
-                    )
+                status = self._read_all(
+                    &batch,
+                    entries=entries,
+                    cents=cents,
+                    time_us=time_us,
+                    features=features_view,
+                    degraded=degraded_view,
+                    answers=answers_view,
+                )
         finally:
             free(batch.data)
             free(batch.size)
@@ -800,27 +805,24 @@ cdef class Windows:
             return None
         return features, degraded, answers, status > 0
 
-    cdef bint _open_all(self, Batch *batch, const int64_t[:] time_us) noexcept nogil:
-        """Open all values; False for a batch that NumPy must read."""
-        cdef int64_t at, low = LARGEST, high = MISSING
-        cdef Value *value
-        cdef Entity *entity
-        for at in range(batch.keys):
-            value, entity = &batch.values[at], &self._entities[batch.entity[at]]
-            _open(value, entity, batch.data[at], batch.size[at])
-            if not _ascending(value, entity):
-                return False
-            if value.count:
-                low = min(low, _time(value, entity, 0))
-                high = max(high, _time(value, entity, value.count - 1))
-            batch.corrupt |= value.corrupt
-            batch.overflow |= value.overflow > 0
-        for at in range(batch.rows):
-            low, high = min(low, time_us[at]), max(high, time_us[at])
-        if low < -FAR or high > FAR:
-            return False
+    cdef bint _open(self, Batch *batch, int64_t key) noexcept nogil:
+        """Open a value; False if NumPy must read the batch."""
+        cdef Value *value = &batch.values[key]
+        cdef Entity *entity = &self._entities[batch.entity[key]]
+        _open(value, entity, batch.data[key], batch.size[key])
+        batch.corrupt |= value.corrupt
+        batch.overflow |= value.overflow > 0
+        if value.count:
+            batch.low_us = min(batch.low_us, _time(value, entity, 0))
+            batch.high_us = max(batch.high_us, _time(value, entity, value.count - 1))
         # NumPy refuses a batch whose entities do not fit into one axis of 63 bits.
-        return high - low + self._back_us + 2 <= LARGEST // (batch.keys + 1)
+        return (
+            _ascending(value, entity)
+            and batch.low_us >= -FAR
+            and batch.high_us <= FAR
+            and batch.high_us - batch.low_us + self._back_us + 2
+            <= LARGEST // (batch.keys + 1)
+        )
 
     cdef int _read_all(
         self,
@@ -832,20 +834,31 @@ cdef class Windows:
         uint32_t[::1] degraded,
         int64_t[:, ::1] answers,
     ) noexcept nogil:
-        """Fill the results of opened values; return 1 if a value is damaged, else 0."""
-        cdef int64_t at
+        """Fill the results; return 1 if a value is damaged, -1 if NumPy must read."""
+        cdef int64_t at, key
         cdef int number, place
         cdef Row row
         cdef Value *value
         cdef Entity *entity
         cdef Demand *demand
         cdef Column *column
+        batch.low_us, batch.high_us = LARGEST, MISSING
+        for at in range(batch.rows):
+            batch.low_us = min(batch.low_us, time_us[at])
+            batch.high_us = max(batch.high_us, time_us[at])
+        if batch.low_us < -FAR or batch.high_us > FAR:
+            return -1
         for at in range(batch.rows):
             row.time_us = time_us[at]
             row.order = <const char *>&entries[at * <int64_t>sizeof(Entry)] + 8
             for number in range(self._entity_count):
                 entity = &self._entities[number]
-                value = &batch.values[batch.key[at * self._entity_count + number]]
+                key = batch.key[at * self._entity_count + number]
+                value = &batch.values[key]
+                # Just before it is read: a value fits into the fastest cache, and the
+                # values of a batch do not.
+                if not value.opened and not self._open(batch, key):
+                    return -1
                 _find(&row, value, entity)
                 _sum_windows(
                     &batch.sums[entity.first_window],
@@ -855,7 +868,7 @@ cdef class Windows:
                     &self._width_us[entity.first_window],
                     &self._rounding_us[entity.first_window],
                 )
-                degraded[at] |= _bits(&row, value, entity, batch.overflow)
+                degraded[at] |= _bits(&row, value, entity)
                 for place in range(entity.first_demand, entity.last_demand):
                     demand = &self._demands[place]
                     answers[place, at] = _compute(
@@ -872,4 +885,12 @@ cdef class Windows:
                 features[at, column.column] = _column(
                     column, batch.sums, cents[at], row.time_us
                 )
+        for key in range(batch.keys):
+            if not batch.values[key].opened:
+                return -1
+        if batch.overflow:
+            for at in range(batch.rows * self._entity_count):
+                value = &batch.values[batch.key[at]]
+                if time_us[at // self._entity_count] < value.label_us:
+                    degraded[at // self._entity_count] |= EVENT_TOO_LATE
         return batch.corrupt
