@@ -12,7 +12,9 @@ for a batch whose values are unusual although their checksums are right (events 
 out of order, times too far apart): then the NumPy code reads the batch.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.bytes cimport (
+    PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+)
 from libc.stdint cimport INT64_MAX, INT64_MIN, int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcmp, memset
@@ -734,7 +736,8 @@ cdef class Windows:
         cdef int status = -1
         cdef int64_t most = 0
         cdef const int64_t[:] own
-        held = tuple(values)  # other threads may run during the loop
+        cdef tuple held = tuple(values)  # other threads may run during the loop
+        cdef object value
         features = np.empty((rows, self._features))
         degraded = np.zeros(rows, np.uint32)
         answers = np.empty((self._demand_count, rows), np.int64)
@@ -767,10 +770,11 @@ cdef class Windows:
                 if not 0 <= first <= last <= keys or own.shape[0] != rows:
                     return None
                 for at in range(first, last):
-                    if type(held[at]) is not bytes:
+                    value = held[at]
+                    if not PyBytes_CheckExact(value):
                         return None
-                    batch.data[at] = PyBytes_AS_STRING(held[at])
-                    batch.size[at] = PyBytes_GET_SIZE(held[at])
+                    batch.data[at] = PyBytes_AS_STRING(value)
+                    batch.size[at] = PyBytes_GET_SIZE(value)
                     batch.entity[at] = entity
                     most = max(most, batch.size[at])
                 for at in range(rows):

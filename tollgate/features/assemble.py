@@ -253,18 +253,17 @@ class Assembler:
             tables: Numbers of the tables; float64 [N] each.
             run: Runs the product's hook.
         """
-        if self.not_common or self.spec.numbers:
-            batch = _Batch(
-                self,
-                features,
-                cents=cents,
-                time_us=time_us,
-                others=others,
-                fields=fields,
-                tables=tables,
-                run=run,
-            )
-            batch.fill(self.not_common)
+        batch = _Batch(
+            self,
+            features,
+            cents=cents,
+            time_us=time_us,
+            others=others,
+            fields=fields,
+            tables=tables,
+            run=run,
+        )
+        batch.fill(self.not_common)
 
 
 def assemble(

@@ -174,17 +174,18 @@ class Reader:
         if read is None:
             return None
         features, degraded, numbers, corrupt = read
-        rows = iter(numbers)
-        others = [dict(zip(one, rows, strict=False)) for one in self._demands]
-        self._assembler.complete(
-            features,
-            cents=batch.cents,
-            time_us=batch.event_time_us,
-            others=others,
-            fields=batch.fields,
-            tables=packed.tables,
-            run=self.guard.run,
-        )
+        if self._assembler.not_common or self._spec.numbers:
+            rows = iter(numbers)
+            others = [dict(zip(one, rows, strict=False)) for one in self._demands]
+            self._assembler.complete(
+                features,
+                cents=batch.cents,
+                time_us=batch.event_time_us,
+                others=others,
+                fields=batch.fields,
+                tables=packed.tables,
+                run=self.guard.run,
+            )
         return features, degraded, corrupt
 
     def _read(self, packed: Packed, values: Sequence[bytes]) -> tuple[F64, U32, bool]:

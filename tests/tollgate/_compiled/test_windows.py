@@ -148,6 +148,10 @@ def some_entries(
     flags = [PURCHASE, PURCHASE | LABELLED, PURCHASE | LABELLED | FRAUD]
     entries["flags"] = source.choice([*flags, LABELLED, LABELLED | FRAUD | 256], count)
     entries["label_time_us"] = some_times(source, count) + HOUR_US * 24
+    if len(own):  # known at the time of a row, or just before or after it
+        near = source.random(count) < 0.5
+        known_us = source.choice(own[:, 0], count) + source.integers(-1, 2, count)
+        entries["label_time_us"][near] = known_us[near]
     width = ENTRY.itemsize // 8 + len(entity.columns)
     words = np.zeros((count, width), "<i8")
     words[:, :6] = entries.view("<i8").reshape(count, 6)
