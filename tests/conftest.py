@@ -199,6 +199,15 @@ def both_readers(
         monkeypatch.setattr(compiled, "windows", None)
 
 
+@pytest.fixture(params=["compiled", "numpy"])
+def both_deciders(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decide and journal in the compiled loop, if it was built, and then with NumPy."""
+    if request.param == "numpy":
+        monkeypatch.setattr(compiled, "decisions", None)
+
+
 @pytest.fixture
 def open_store() -> Iterator[Callable[..., RedisStore]]:
     """Open stores by address (and deadline); they are closed after the test."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 import redis
 
 from tests.support.journal.numbered_decisions import HEADING, name_of, rows_of
@@ -14,6 +15,8 @@ from tollgate.journal.stored_decision_commands import MARGIN_US, StoreCommands
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.store.redis.redis_store import Command
 from tollgate.store.stored_decisions import stored_decision_key
+
+pytestmark = pytest.mark.usefixtures("both_deciders")
 
 WINDOW_S = 600
 

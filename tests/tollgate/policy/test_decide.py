@@ -10,6 +10,8 @@ import pytest
 from tollgate.policy import Policy, PolicyDecisions, RowFacts, decide, load_policy
 from tollgate.schema import Decision, Degraded
 
+pytestmark = pytest.mark.usefixtures("both_deciders")
+
 NAMES = ("amount", "risk")
 POLICY = """
 version: 1

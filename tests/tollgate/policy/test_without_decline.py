@@ -20,6 +20,8 @@ from tollgate.policy import Policy, RowFacts, decide, load_policy
 from tollgate.policy.policy_difference import compare
 from tollgate.policy.policy_document import read_document
 
+pytestmark = pytest.mark.usefixtures("both_deciders")
+
 MODELS = Path(__file__).resolve().parents[3] / "model_repository"
 SPEC = MODELS / "fraud_features" / "1" / "features.yaml"
 OLD = """

@@ -14,6 +14,8 @@ from tests.support.steps.in_process_steps import NOW_US, Pipeline, bought, reque
 from tollgate.schema import Degraded
 from tollgate.store.stored_decisions import pack_stored_decision, stored_decision_key
 
+pytestmark = pytest.mark.usefixtures("both_deciders")
+
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 WORDS = 'transaction_id: "%s": conflict: was decided with other content'
 PATIENCE_S = 600.0
