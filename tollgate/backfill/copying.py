@@ -228,11 +228,10 @@ def copy_state(
     packer = Packer(new)
     for place, (source, entity) in enumerate(pairs):
         prefix = Packer(old).key(old.entities.index(source), b"")
-        picks = np.array([source.columns.index(one) for one in entity.columns], "i8")
         for keys in _scanned(store, prefix):
             ids = [key[len(prefix) :] for key in keys]
             bodies = _bodies(store, keys, source, done)
-            events = [_events(one, picks, since_us=since_us) for one in bodies]
+            events = [_events(one, source, entity, since_us=since_us) for one in bodies]
             _send(store, _calls(packer, place, ids, events), done, pace)
     return done
 
@@ -306,19 +305,25 @@ def _bodies(
     return [np.frombuffer(one, "<i8").reshape(-1, width) for one in whole]
 
 
-def _events(words: I64, picks: I64, *, since_us: int) -> list[bytes]:
+def _events(
+    words: I64, source: Entity, entity: Entity, *, since_us: int
+) -> list[bytes]:
     """
     Split entries into the events that made them: purchases, then their labels.
 
     A label that is sent separately only joins a purchase that already exists. Both are
     in the order that values with tiles need: purchases by (time, id), as they are
-    stored, and labels by (label time, id hash).
+    stored, and labels by (label time, id hash). Values with tiles that no feature reads
+    labels from get none.
     """
+    picks = np.array([source.columns.index(one) for one in entity.columns], "i8")
     words = words[words[:, 0] >= since_us]
     base = words[:, :_ENTRY_WORDS].copy().view(ENTRY)[:, 0]
     extra = words[:, _ENTRY_WORDS + picks]
     bought = (base["flags"] & PURCHASE) != 0
     labelled = (base["flags"] & LABELLED) != 0
+    if entity.tiles and not entity.tiles.labels:
+        labelled[:] = False
     purchases, labels = base[bought], base[labelled]
     purchases["flags"], purchases["label_time_us"] = PURCHASE, 0
     labels["flags"] &= ~np.uint32(PURCHASE)

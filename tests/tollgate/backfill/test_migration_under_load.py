@@ -40,7 +40,7 @@ FILES = CHECKOUT / "tests" / "fixtures" / "at_6610f03"
 TOLLGATE = (sys.executable, "-c", "from tollgate.cli import main; main()")
 PATIENCE_S = 600.0
 SECOND_US = 1_000_000
-DAY_US = 86_400 * SECOND_US
+HOUR_US, DAY_US = 3_600 * SECOND_US, 86_400 * SECOND_US
 STORED_US = 1_760_000_000 * SECOND_US  # the first purchase of the fixture
 CUSTOMERS, TERMINALS = 60, 45
 RATE_PER_S = 80
@@ -172,7 +172,7 @@ class Load:
             done = part.stop
             places = range(0, len(own["event_time"]), LABEL_EVERY)
             known = {
-                own["transaction_id"][at]: own["event_time"][at] + DAY_US
+                own["transaction_id"][at]: own["event_time"][at] + HOUR_US
                 for at in places
             }
             if not known:
@@ -271,7 +271,7 @@ def different_vectors(
     store, found = RedisStore(store_url, deadline_s=30), []
     online = OnlineFeatures(spec, store)
     newest_us = max(events["event_time"])
-    for after_us in (3_600 * SECOND_US, 8 * DAY_US, 20 * DAY_US):
+    for after_us in (2 * HOUR_US, 8 * DAY_US, 20 * DAY_US):
         extra = probes(newest_us + after_us)
         rows = history(
             spec, {name: events[name] + extra[name] for name in extra}, labels

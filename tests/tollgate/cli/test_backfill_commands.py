@@ -129,7 +129,7 @@ def test_migrate_fills_the_next_state_and_deletes_the_last_one(
     assert f"{new} is complete: activate its release" in text
     values = {key: redis_client.get(key) for key in redis_client.keys("*:customer:*")}
     status, text = run(*start)
-    assert status == 0, text
+    assert " 0 of them new" in text
     assert values == {key: redis_client.get(key) for key in values}
     status, text = run("migrate", "status", *to)
     assert text.count("complete since") == 2
