@@ -16,11 +16,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.features.fields import Fields
+from tollgate.features.fields import Fields, lacks_fields
+from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.features.windows.entity_entries import MISSING
-from tollgate.schema import STORE_LOST
+from tollgate.schema import STORE_LOST, Degraded
 from tollgate.store.fallback.fallback_chain import Scored
 from tollgate.store.store_events import Purchases
+from tollgate.validation import check_fields
+
+_FIELD_MISSING = np.uint32(Degraded.FIELD_MISSING)
 
 Array = npt.NDArray[Any]
 I64 = npt.NDArray[np.int64]
@@ -71,6 +75,31 @@ class Group(msgspec.Struct, frozen=True):
     dry: bool
 
 
+def declared_fields(
+    spec: FeatureSpec,
+    sent: Mapping[str, Array],
+    *,
+    rows: int,
+    errors: dict[int, str],
+) -> tuple[Mapping[str, Array], Array | int]:
+    """
+    Check declared fields, and mark the rows that lack one.
+
+    Args:
+        spec: Declares the fields.
+        sent: Field -> its column, for those that at least one row has; [N].
+        rows: Number of rows; N.
+        errors: Row -> its error; changed.
+
+    Returns:
+        Fields of a `Batch`, and its degraded bits.
+    """
+    fields, wrong = check_fields(spec.fields, sent)
+    for row, text in wrong.items():
+        errors.setdefault(row, text)
+    return fields, lacks_fields(spec, fields, rows) * _FIELD_MISSING
+
+
 def one_request(batch: Batch, position: int) -> Batch:
     """Copy one request out of a batch; the copy uses none of Triton's memory."""
     start, stop = batch.bounds[position : position + 2]
@@ -118,6 +147,8 @@ def groups(batch: Batch) -> list[Group]:
     """
     if not (batch.errors or any(batch.dry)):
         rows = np.arange(len(batch.cents))
+        if not len(rows):
+            return []
         return [Group(rows=rows, purchases=_pick(batch, rows), dry=False)]
     spans = dry_spans(batch)
     good = np.ones(len(batch.cents), np.bool_)

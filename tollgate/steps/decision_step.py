@@ -8,21 +8,21 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
 import numpy as np
-import numpy.typing as npt
 from msgspec import structs
 
+from tollgate.engine.decision_stage import (
+    FOREIGN,
+    DecisionBatch,
+    DecisionStage,
+    read_canary,
+)
 from tollgate.errors import trace_of
-from tollgate.features.share import in_share
 from tollgate.imports import gently, import_gently
 from tollgate.journal.journal_rows import Heading
-from tollgate.policy import POLICY_FILE, RowFacts, decide, load_policy
+from tollgate.policy import POLICY_FILE, load_policy
 from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import (
-    CANARY_PERCENT_PARAMETER,
-    CANARY_SEED_PARAMETER,
-    CHALLENGER_PARAMETER,
     CHALLENGER_PROBABILITIES,
     CONTEXT,
     ENTITY_NAMES_PARAMETER,
@@ -32,8 +32,6 @@ from tollgate.schema import (
     PROBABILITIES,
     RELEASE_PARAMETER,
     SPEC_HASH_PARAMETER,
-    TRANSACTION,
-    Decision,
     context_dtype,
     read_fields,
 )
@@ -42,65 +40,10 @@ from tollgate.steps.context_mac import DIRECT, ContextVerifier, read_key
 from tollgate.steps.decision_metrics import DecisionMetrics
 from tollgate.steps.loops import LoopMetrics
 from tollgate.steps.refusals import Refusals, refusal_error
-from tollgate.steps.step_journal import (
-    BAD,
-    FOREIGN,
-    STORED,
-    open_journal,
-    row_marks,
-)
+from tollgate.steps.step_journal import open_journal
 from tollgate.steps.step_tracing import open_traces
 from tollgate.steps.triton import Array
-from tollgate.store.stored_decisions import read_stored_decisions
 from tollgate.tracing.batches import open_batches
-
-# Route a share of the entities to the challenger's model inside the decision step.
-
-
-class Canary(msgspec.Struct, frozen=True):
-    """
-    Describe the share of entities for which the challenger's model decides.
-
-    Attributes:
-        release: Release name in these answers.
-        percent: Share of the ids, 0 to 100.
-        seed: Seed of the hash that assigns ids to the share.
-        entity: Entity whose ids are hashed: the first of the spec, or the transaction
-            if the spec has no entities.
-    """
-
-    release: str
-    percent: float
-    seed: int
-    entity: str
-
-    def rows(self, context: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Return which rows of a batch the challenger answers; bool [N]."""
-        name = f"{self.entity}_id"
-        lengths = context[f"{name}_length"].tolist()
-        raw = context[name].tobytes()
-        width = context[name].dtype.itemsize
-        ids = [
-            raw[row * width : row * width + length]
-            for row, length in enumerate(lengths)
-        ]
-        return in_share(ids, percent=self.percent, seed=self.seed)
-
-
-def read_canary(
-    parameters: Mapping[str, str], entities: Sequence[str]
-) -> Canary | None:
-    """Read the challenger from the release's parameters; None when there is none."""
-    release = parameters.get(CHALLENGER_PARAMETER, "")
-    if not release:
-        return None
-    return Canary(
-        release=release,
-        percent=float(parameters[CANARY_PERCENT_PARAMETER]),
-        seed=int(parameters[CANARY_SEED_PARAMETER]),
-        entity=entities[0] if entities else TRANSACTION,
-    )
-
 
 # Cache the output tensors that many responses have in common.
 #
@@ -179,44 +122,6 @@ class TensorCache:
         return found
 
 
-_WORDS = np.array([level.name.lower().encode() for level in Decision], np.object_)
-
-
-class DecisionBatch(msgspec.Struct, frozen=True, eq=False):
-    """
-    Hold the rows of all requests of a dynamic batch.
-
-    Attributes:
-        context: Of `tollgate.schema.context_dtype`; [N], contiguous.
-        features: [N, F].
-        probabilities: float32 [N, K], of the model that decides each row.
-        chosen: True where that model is the challenger's; bool [N], None without a
-            challenger.
-        bounds: First row of each request, then the end of the last.
-        began_us: Time at which the step took the batch, on the monotonic clock.
-    """
-
-    context: Array
-    features: Array
-    probabilities: Array
-    chosen: Array | None
-    bounds: list[int]
-    began_us: int
-
-    def requests(self, positions: Sequence[int]) -> DecisionBatch:
-        """Copy the rows of some requests, at least one."""
-        spans = [np.arange(*self.bounds[at : at + 2]) for at in positions]
-        rows = np.concatenate(spans)
-        return DecisionBatch(
-            context=self.context[rows],
-            features=self.features[rows],
-            probabilities=self.probabilities[rows],
-            chosen=None if self.chosen is None else self.chosen[rows],
-            bounds=list(itertools.accumulate(map(len, spans), initial=0)),
-            began_us=self.began_us,
-        )
-
-
 class DecisionStep:
     """Implement `fraud_decision` and similar models: fill the columns of the answer."""
 
@@ -242,11 +147,9 @@ class DecisionStep:
                 f"parameters missing: {', '.join(sorted(missing))}; they come from "
                 "release.json: load the model through `tollgate up`"
             )
-        self._release = parameters[RELEASE_PARAMETER].encode()
-        self._usual: dict[int, tuple[Array, Array]] = {}  # columns by number of rows
         self._spec_hash = int(parameters[SPEC_HASH_PARAMETER], 16)
         fields = read_fields(parameters.get(FIELDS_PARAMETER, ""))
-        self._policy = gently(
+        policy = gently(
             partial(
                 load_policy,
                 config.directory / POLICY_FILE,
@@ -257,29 +160,34 @@ class DecisionStep:
         named = parameters.get(ENTITY_NAMES_PARAMETER, "")
         entities = tuple(filter(None, named.split(",")))
         field_names = tuple(field.name for field in fields)
-        conditions = {one.name for one in self._policy.tables.named}
-        self._fields = tuple(name for name in field_names if name in conditions)
         self._dtype = context_dtype(entities, field_names)
+        canary = read_canary(parameters, entities)
+        self.stage = DecisionStage(
+            policy,
+            release=parameters[RELEASE_PARAMETER],
+            spec_hash=self._spec_hash,
+            fields=field_names,
+            canary=canary,
+        )
         heading = Heading(
-            product=self._policy.product,
+            product=policy.product,
             release=parameters[RELEASE_PARAMETER],
             spec_hash=self._spec_hash,
             entities=entities,
             fields=field_names,
         )
-        labels = triton.metric_labels(args, product=self._policy.product)
+        labels = triton.metric_labels(args, product=policy.product)
         step_labels = dict(labels)
         self._refusals = Refusals(pb, labels=step_labels)
         self._loops = LoopMetrics(pb, labels=step_labels)
         name = triton.step_name(args)
-        self._traces = open_traces(product=self._policy.product, model=name)
+        self._traces = open_traces(product=policy.product, model=name)
         self._batches = open_batches(name)
-        window_s = self._policy.idempotency_s
+        window_s = policy.idempotency_s
         self._journal = open_journal(pb, heading, window_s=window_s, labels=labels)
-        self.canary = read_canary(parameters, entities)
         self._canary_journal = None
-        if self.canary is not None:
-            heading = structs.replace(heading, release=self.canary.release)
+        if canary is not None:
+            heading = structs.replace(heading, release=canary.release)
             labels["version"] += "-canary"
             self._canary_journal = open_journal(
                 pb, heading, window_s=window_s, labels=labels
@@ -287,7 +195,7 @@ class DecisionStep:
         names = ("decision", "reason_codes", "degraded", "release")
         self._tensors = TensorCache(pb, names=names, empty=("error",))
         releases = [parameters[RELEASE_PARAMETER]]
-        releases += [self.canary.release] if self.canary is not None else []
+        releases += [canary.release] if canary is not None else []
         self._metrics = DecisionMetrics(
             pb, labels=step_labels, releases=tuple(releases), spec_hash=self._spec_hash
         )
@@ -331,8 +239,8 @@ class DecisionStep:
         context = packed.view(self._dtype)[:, 0]
         probabilities, bounds = triton.gather_rows(inputs, PROBABILITIES)
         chosen = None
-        if self.canary is not None:
-            chosen = self.canary.rows(context)
+        if self.stage.canary is not None:
+            chosen = self.stage.canary.rows(context)
             theirs = triton.gather(inputs, CHALLENGER_PROBABILITIES)
             probabilities = np.where(chosen[:, None], theirs, probabilities)
         return DecisionBatch(
@@ -378,17 +286,7 @@ class DecisionStep:
 
     def _decide(self, batch: DecisionBatch) -> PolicyDecisions:
         """Apply the policy, without side effects outside the step."""
-        context = batch.context
-        facts = RowFacts(
-            probabilities=batch.probabilities,
-            features=batch.features,
-            cents=context["cents"],
-            degraded=context["degraded"],
-            event_time_us=context["event_time_us"],
-            list_hits=context["list_hits"],
-            fields={name: context[f"field_{name}"] for name in self._fields},
-        )
-        decided = decide(facts, policy=self._policy)
+        decided = self.stage.decide(batch)
         if self._traces is not None:
             self._traces.part("policy")
         return decided
@@ -398,9 +296,9 @@ class DecisionStep:
     ) -> list[Any]:
         """Write the journal's records, count, and make one response per request."""
         context, bounds = batch.context, batch.bounds
-        marks = row_marks(context, spec_hash=self._spec_hash)
+        marks = self.stage.marks(context)
         self._record(batch, decided, marks=marks)
-        outputs = self._columns(batch, decided, marks=marks)
+        outputs = self.stage.columns(batch, decided, marks=marks)
         responses = self._tensors.respond(outputs, bounds)
         if marks is not None:
             foreign = marks & FOREIGN
@@ -441,49 +339,6 @@ class DecisionStep:
         self._metrics.batch(context, decided, chosen=chosen, began_us=batch.began_us)
         if self._traces is not None:
             self._traces.part("journal")
-
-    def _columns(
-        self, batch: DecisionBatch, decided: PolicyDecisions, *, marks: Array | None
-    ) -> dict[str, Array]:
-        """Fill the answer's columns, [N, 1] each; `marks` are those of `row_marks`."""
-        context = batch.context
-        errors, releases = self._usual_columns(len(context))
-        if marks is not None or self.canary is not None:
-            errors, releases = errors.copy(), releases.copy()
-        columns = {
-            "decision": _WORDS[decided.decision],
-            "score": decided.score,
-            "reason_codes": decided.reason_codes,
-            "degraded": decided.degraded,
-            "error": errors,
-            "release": releases,
-        }
-        if self.canary is not None:
-            columns["release"][batch.chosen] = self.canary.release.encode()
-        if marks is not None and len(stored := np.flatnonzero(marks & STORED)):
-            earlier = read_stored_decisions(context["earlier"][stored])
-            columns["decision"][stored] = _WORDS[earlier.decision]
-            for name in ("score", "reason_codes", "degraded", "release"):
-                columns[name][stored] = getattr(earlier, name)
-        if marks is not None and len(bad := np.flatnonzero(marks & BAD)):
-            columns["decision"][bad] = b""
-            columns["score"][bad] = np.nan
-            columns["reason_codes"][bad] = b""
-            columns["degraded"][bad] = 0
-            for row in bad.tolist():
-                length = int(context["error_length"][row])
-                columns["error"][row] = context["error"][row].tobytes()[:length]
-        return {name: column[:, None] for name, column in columns.items()}
-
-    def _usual_columns(self, rows: int) -> tuple[Array, Array]:
-        """Return `error` and `release` of a usual batch, made once for each size."""
-        found = self._usual.get(rows)
-        if found is None:
-            found = self._usual[rows] = (
-                np.full(rows, b"", np.object_),
-                np.full(rows, self._release, np.object_),
-            )
-        return found
 
     def _mixed(self, context: Array, row: int) -> Any:
         found, wanted = int(context["spec_hash"][row]), self._spec_hash

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.engine.row_batches import Batch
-from tollgate.features.fields import lacks_fields
+from tollgate.engine.row_batches import Batch, declared_fields
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.schema import (
     AMOUNT,
@@ -23,7 +22,7 @@ from tollgate.schema import (
     Degraded,
 )
 from tollgate.steps import triton
-from tollgate.validation import check_fields, check_rows
+from tollgate.validation import check_rows
 
 _FIELD_MISSING = np.uint32(Degraded.FIELD_MISSING)
 _LONGEST_WAIT_US = 10_000_000  # a longer wait means that a clock is wrong
@@ -119,11 +118,7 @@ def _fields(
         )
         if column is not None:
             sent[field.name] = column
-    fields, wrong = check_fields(spec.fields, sent)
-    for row, text in wrong.items():
-        errors.setdefault(row, text)
-    missing = lacks_fields(spec, fields, bounds[-1])
-    return fields, missing * _FIELD_MISSING
+    return declared_fields(spec, sent, rows=bounds[-1], errors=errors)
 
 
 def _parameter_error(parameters: Mapping[str, Any], now_us: int) -> str:

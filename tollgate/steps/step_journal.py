@@ -9,14 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from tollgate import compiled
 from tollgate.errors import InputError
 from tollgate.journal.journal_opening import open_writer
 from tollgate.journal.journal_rows import Heading, Rows
 from tollgate.journal.journal_writer import JournalCounts, JournalWriter
 from tollgate.journal.stored_decision_commands import StoreCommands
 from tollgate.policy.decide import PolicyDecisions
-from tollgate.schema import STORE_URL_VARIABLE, context_dtype
+from tollgate.schema import STORE_URL_VARIABLE
 from tollgate.steps import triton
 
 JOURNAL_URL_VARIABLE = "TOLLGATE_JOURNAL_URL"
@@ -48,42 +47,6 @@ _CHUNKS = ("drained", "unreadable")
 FATES = ("appended", "written", "spooled", "dropped")
 
 Array = triton.Array
-
-
-# Marks of rows that leave no record, as bits.
-DRY, BAD, STORED, FOREIGN = 1, 2, 4, 8
-_LAYOUT: Mapping[str, Any] = context_dtype(()).fields or {}  # starts every context
-_MARKING = ("dry_run", "bad", "earlier_length", "spec_hash")
-_OFFSETS = [_LAYOUT[name][1] for name in _MARKING]
-
-
-def row_marks(context: Array, *, spec_hash: int) -> Array | None:
-    """
-    Mark rows that are a dry run, bad, decided before, or of another spec.
-
-    Args:
-        context: Of tollgate.schema.context_dtype; [N].
-        spec_hash: Hash of the spec that the release was made for.
-
-    Returns:
-        Bits, uint8 [N]; None, as mostly, if no row has one.
-    """
-    if compiled.decisions is not None and compiled.decisions.are_unmarked(
-        context, spec_hash, *_OFFSETS
-    ):
-        return None
-    stored = context["earlier_length"] > 0
-    foreign = context["spec_hash"] != spec_hash
-    if not np.count_nonzero(context["dry_run"] | context["bad"] | stored | foreign):
-        return None
-    marks = np.where(context["dry_run"], np.uint8(DRY), np.uint8(0))
-    for found, mark in (
-        (context["bad"] > 0, BAD),
-        (stored, STORED),
-        (foreign, FOREIGN),
-    ):
-        marks[found] |= mark
-    return marks
 
 
 class StepJournal:

@@ -24,6 +24,7 @@ from loadtests.baseline.lean.rows import (
     context_of,
     note_earlier,
 )
+from tollgate.engine.decision_stage import row_marks
 from tollgate.engine.onnx_session import OnnxSession
 from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
 from tollgate.journal.journal_opening import open_writer
@@ -35,7 +36,7 @@ from tollgate.repository.releases.release_file import read_release
 from tollgate.repository.releases.rendering import lookup_lists
 from tollgate.repository.releases.served_versions import load_policy_of
 from tollgate.schema import FEATURES, PROBABILITIES, TRANSACTION_ID, context_dtype
-from tollgate.steps.step_journal import StepJournal, row_marks
+from tollgate.steps.step_journal import StepJournal
 from tollgate.store.lookups import Lookups
 from tollgate.store.online_features import OnlineFeatures, Packed
 from tollgate.store.redis.redis_store import Command, Mode, NoStore, call_command

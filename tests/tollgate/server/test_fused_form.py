@@ -39,6 +39,8 @@ from tollgate.repository.releases.serving_plan import plan_serving
 from tollgate.repository.slo import Form
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.address import find_server
+from tollgate.server.local_engine import open_engine
+from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.publishing import publish
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.server.serving.loaded import record_path
@@ -216,6 +218,7 @@ def test_answers_and_journal_have_the_same_bits(
     columns["transaction_id"][np.arange(50, ROWS, 301)] = b""
     deny(servers, repository, product, columns)
     starts = np.cumsum([0, *sizes()]).tolist()
+    decided: set[bytes] = set()
     for number, (start, stop) in enumerate(itertools.pairwise(starts)):
         part = {name: column[start:stop] for name, column in columns.items()}
         parameters = {"dry_run": True} if number % 10 == 9 else {}
@@ -226,9 +229,14 @@ def test_answers_and_journal_have_the_same_bits(
                 for form, server in servers.items()
             }
             assert answers["fused"] == answers["ensemble"], (start, stop)
+            _, answer = answers["fused"]
+            if not parameters and not isinstance(answer, str):
+                names = part["transaction_id"].tolist()
+                words = [one for (one,) in answer["decision"][2]]
+                decided |= {name for name, one in zip(names, words, strict=True) if one}
             if turns == 2:
-                wait_journaled(servers, product)
-    wait_journaled(servers, product)
+                wait_journaled(servers, product, decided)
+    wait_journaled(servers, product, decided)
     records = {form: records_of(server, product) for form, server in servers.items()}
     assert len(records["fused"]) > ROWS * 0.8
     assert records["fused"] == records["ensemble"]
@@ -246,11 +254,12 @@ def deny(
                 store.sadd(one.key, *columns[one.of][:30].tolist())
 
 
-def wait_journaled(servers: dict[Form, Embedded], product: str) -> None:
-    """Wait until both journals hold as many records."""
-    wait_for(
-        lambda: len({len(records_of(one, product)) for one in servers.values()}) == 1
-    )
+def wait_journaled(
+    servers: dict[Form, Embedded], product: str, names: set[bytes]
+) -> None:
+    """Wait until both journals have a record of each of these transactions."""
+    for server in servers.values():
+        wait_for(lambda one=server: names <= records_of(one, product).keys())
 
 
 def test_errors_are_the_same(servers: dict[Form, Embedded], repository: Path) -> None:
@@ -301,6 +310,32 @@ def test_the_interface_is_the_same(
     assert found["fused"] == found["ensemble"]
     names = {one["name"] for one in found["fused"]["inputs"]}
     assert names >= wire_inputs(served_spec(repository, product="credit")).keys()
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_the_engine_in_this_process_has_the_same_bits(
+    servers: dict[Form, Embedded], repository: Path, tmp_path: Path, product: str
+) -> None:
+    """Over a store of its own, with the same rows in the same batches."""
+    columns = dict(columns_of(repository, product, 640, seed=21))
+    columns["amount"][np.arange(3, 640, 50)] = -1.0
+    for entity in served_spec(repository, product=product).entities:
+        columns[entity.key] = np.array(
+            [b"own-" + one for one in columns[entity.key]], np.object_
+        )
+    with (
+        EmbeddedRedis(tmp_path) as store,
+        open_engine(repository, product=product, store_url=store.url) as engine,
+    ):
+        found = engine.decide(columns)
+    for start in range(0, 640, 32):
+        rows = slice(start, start + 32)
+        part = {name: column[rows] for name, column in columns.items()}
+        _, answer = ask(servers["fused"], product, part)
+        assert answer.keys() == found.keys()
+        for name, (kind, _, value) in answer.items():
+            own = found[name][rows][:, None]
+            assert value == (own.tolist() if kind == "BYTES" else own.tobytes()), name
 
 
 class Caller:

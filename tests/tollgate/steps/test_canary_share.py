@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tollgate.engine.decision_stage import read_canary
 from tollgate.features.share import in_share
 from tollgate.schema import (
     CANARY_PERCENT_PARAMETER,
@@ -13,7 +14,6 @@ from tollgate.schema import (
     MAX_ID_BYTES,
     context_dtype,
 )
-from tollgate.steps.decision_step import read_canary
 
 TOLD = {
     CHALLENGER_PARAMETER: "loans-2",

@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from tollgate import compiled
+from tollgate.engine.decision_stage import row_marks
 from tollgate.journal.decision_record import Records, decode_chunk
 from tollgate.journal.journal_opening import open_writer
 from tollgate.journal.journal_rows import Heading
@@ -28,7 +29,6 @@ from tollgate.steps.step_journal import (
     JournalMetrics,
     StepJournal,
     open_journal,
-    row_marks,
 )
 
 PAPER = Path(__file__).parents[3] / "docs" / "journal.md"

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tollgate.engine.decision_stage import DecisionBatch
 from tollgate.engine.onnx_session import open_model
 from tollgate.engine.row_batches import Batch, rejected_requests
 from tollgate.engine.scoring_model import ScoringModel
@@ -35,7 +36,7 @@ from tollgate.schema import (
 )
 from tollgate.server.triton.fused_parts import FusedPart, FusedParts
 from tollgate.steps import triton
-from tollgate.steps.decision_step import DecisionBatch, DecisionStep
+from tollgate.steps.decision_step import DecisionStep
 from tollgate.steps.feature_step import FeatureStep
 from tollgate.steps.second_lookup import PendingRequest
 from tollgate.steps.triton import Array
@@ -173,7 +174,7 @@ class FusedStep(FeatureStep):
         reach its answer or the journal. A batch of such rows skips the model.
         """
         context, tensors = scored.context, scored.tensors
-        canary = self._decision.canary
+        canary = self._decision.stage.canary
         chosen = None if canary is None else canary.rows(context)
         settled = (context["earlier_length"] > 0) | (context["bad"] > 0)
         if settled.all():

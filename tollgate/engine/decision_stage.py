@@ -1,0 +1,237 @@
+"""The last stage: probabilities to decisions, and the columns of the answer."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate import compiled
+from tollgate.features.share import in_share
+from tollgate.policy import Policy, PolicyDecisions, RowFacts, decide
+from tollgate.schema import (
+    CANARY_PERCENT_PARAMETER,
+    CANARY_SEED_PARAMETER,
+    CHALLENGER_PARAMETER,
+    TRANSACTION,
+    Decision,
+    context_dtype,
+)
+from tollgate.store.stored_decisions import read_stored_decisions
+
+Array = npt.NDArray[Any]
+
+_WORDS = np.array([level.name.lower().encode() for level in Decision], np.object_)
+
+# Marks of rows that leave no record, as bits.
+DRY, BAD, STORED, FOREIGN = 1, 2, 4, 8
+_LAYOUT: Mapping[str, Any] = context_dtype(()).fields or {}  # starts every context
+_MARKING = ("dry_run", "bad", "earlier_length", "spec_hash")
+_OFFSETS = [_LAYOUT[name][1] for name in _MARKING]
+
+
+def row_marks(context: Array, *, spec_hash: int) -> Array | None:
+    """
+    Mark rows that are a dry run, bad, decided before, or of another spec.
+
+    Args:
+        context: Of tollgate.schema.context_dtype; [N].
+        spec_hash: Hash of the spec that the release was made for.
+
+    Returns:
+        Bits, uint8 [N]; None, as mostly, if no row has one.
+    """
+    if compiled.decisions is not None and compiled.decisions.are_unmarked(
+        context, spec_hash, *_OFFSETS
+    ):
+        return None
+    stored = context["earlier_length"] > 0
+    foreign = context["spec_hash"] != spec_hash
+    if not np.count_nonzero(context["dry_run"] | context["bad"] | stored | foreign):
+        return None
+    marks = np.where(context["dry_run"], np.uint8(DRY), np.uint8(0))
+    for found, mark in (
+        (context["bad"] > 0, BAD),
+        (stored, STORED),
+        (foreign, FOREIGN),
+    ):
+        marks[found] |= mark
+    return marks
+
+
+# Route a share of the entities to the challenger's model inside the decision step.
+
+
+class Canary(msgspec.Struct, frozen=True):
+    """
+    Describe the share of entities for which the challenger's model decides.
+
+    Attributes:
+        release: Release name in these answers.
+        percent: Share of the ids, 0 to 100.
+        seed: Seed of the hash that assigns ids to the share.
+        entity: Entity whose ids are hashed: the first of the spec, or the transaction
+            if the spec has no entities.
+    """
+
+    release: str
+    percent: float
+    seed: int
+    entity: str
+
+    def rows(self, context: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Return which rows of a batch the challenger answers; bool [N]."""
+        name = f"{self.entity}_id"
+        lengths = context[f"{name}_length"].tolist()
+        raw = context[name].tobytes()
+        width = context[name].dtype.itemsize
+        ids = [
+            raw[row * width : row * width + length]
+            for row, length in enumerate(lengths)
+        ]
+        return in_share(ids, percent=self.percent, seed=self.seed)
+
+
+def read_canary(
+    parameters: Mapping[str, str], entities: Sequence[str]
+) -> Canary | None:
+    """Read the challenger from the release's parameters; None when there is none."""
+    release = parameters.get(CHALLENGER_PARAMETER, "")
+    if not release:
+        return None
+    return Canary(
+        release=release,
+        percent=float(parameters[CANARY_PERCENT_PARAMETER]),
+        seed=int(parameters[CANARY_SEED_PARAMETER]),
+        entity=entities[0] if entities else TRANSACTION,
+    )
+
+
+class DecisionBatch(msgspec.Struct, frozen=True, eq=False):
+    """
+    Hold the rows of all requests of a dynamic batch.
+
+    Attributes:
+        context: Of `tollgate.schema.context_dtype`; [N], contiguous.
+        features: [N, F].
+        probabilities: float32 [N, K], of the model that decides each row.
+        chosen: True where that model is the challenger's; bool [N], None without a
+            challenger.
+        bounds: First row of each request, then the end of the last.
+        began_us: Time at which the step took the batch, on the monotonic clock.
+    """
+
+    context: Array
+    features: Array
+    probabilities: Array
+    chosen: Array | None
+    bounds: list[int]
+    began_us: int
+
+    def requests(self, positions: Sequence[int]) -> DecisionBatch:
+        """Copy the rows of some requests, at least one."""
+        spans = [np.arange(*self.bounds[at : at + 2]) for at in positions]
+        rows = np.concatenate(spans)
+        return DecisionBatch(
+            context=self.context[rows],
+            features=self.features[rows],
+            probabilities=self.probabilities[rows],
+            chosen=None if self.chosen is None else self.chosen[rows],
+            bounds=list(itertools.accumulate(map(len, spans), initial=0)),
+            began_us=self.began_us,
+        )
+
+
+class DecisionStage:
+    """
+    Decide batches by a policy, in the name of a release.
+
+    Args:
+        policy: The policy.
+        release: Release name in the answers.
+        spec_hash: Hash of the feature spec that the release was made for.
+        fields: Names of the declared fields.
+        canary: Share of the entities that the challenger answers; None for none.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        release: str,
+        spec_hash: int,
+        fields: Sequence[str],
+        canary: Canary | None = None,
+    ) -> None:
+        self.canary = canary
+        self._policy = policy
+        self._release = release.encode()
+        self._spec_hash = spec_hash
+        conditions = {one.name for one in policy.tables.named}
+        self._fields = tuple(name for name in fields if name in conditions)
+        self._usual: dict[int, tuple[Array, Array]] = {}  # columns by number of rows
+
+    def decide(self, batch: DecisionBatch) -> PolicyDecisions:
+        """Apply the policy, without side effects."""
+        context = batch.context
+        facts = RowFacts(
+            probabilities=batch.probabilities,
+            features=batch.features,
+            cents=context["cents"],
+            degraded=context["degraded"],
+            event_time_us=context["event_time_us"],
+            list_hits=context["list_hits"],
+            fields={name: context[f"field_{name}"] for name in self._fields},
+        )
+        return decide(facts, policy=self._policy)
+
+    def marks(self, context: Array) -> Array | None:
+        """Mark the unusual rows of a batch; see `row_marks`."""
+        return row_marks(context, spec_hash=self._spec_hash)
+
+    def columns(
+        self, batch: DecisionBatch, decided: PolicyDecisions, *, marks: Array | None
+    ) -> dict[str, Array]:
+        """Fill the answer's columns, [N, 1] each; `marks` are those of `row_marks`."""
+        context = batch.context
+        errors, releases = self._usual_columns(len(context))
+        if marks is not None or self.canary is not None:
+            errors, releases = errors.copy(), releases.copy()
+        columns = {
+            "decision": _WORDS[decided.decision],
+            "score": decided.score,
+            "reason_codes": decided.reason_codes,
+            "degraded": decided.degraded,
+            "error": errors,
+            "release": releases,
+        }
+        if self.canary is not None:
+            columns["release"][batch.chosen] = self.canary.release.encode()
+        if marks is not None and len(stored := np.flatnonzero(marks & STORED)):
+            earlier = read_stored_decisions(context["earlier"][stored])
+            columns["decision"][stored] = _WORDS[earlier.decision]
+            for name in ("score", "reason_codes", "degraded", "release"):
+                columns[name][stored] = getattr(earlier, name)
+        if marks is not None and len(bad := np.flatnonzero(marks & BAD)):
+            columns["decision"][bad] = b""
+            columns["score"][bad] = np.nan
+            columns["reason_codes"][bad] = b""
+            columns["degraded"][bad] = 0
+            for row in bad.tolist():
+                length = int(context["error_length"][row])
+                columns["error"][row] = context["error"][row].tobytes()[:length]
+        return {name: column[:, None] for name, column in columns.items()}
+
+    def _usual_columns(self, rows: int) -> tuple[Array, Array]:
+        """Return `error` and `release` of a usual batch, made once for each size."""
+        found = self._usual.get(rows)
+        if found is None:
+            found = self._usual[rows] = (
+                np.full(rows, b"", np.object_),
+                np.full(rows, self._release, np.object_),
+            )
+        return found
