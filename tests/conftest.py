@@ -200,6 +200,15 @@ def both_readers(
 
 
 @pytest.fixture(params=["compiled", "numpy"])
+def both_packers(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Check and pack rows in the compiled loop, if it was built, and then in NumPy."""
+    if request.param == "numpy":
+        monkeypatch.setattr(compiled, "events", None)
+
+
+@pytest.fixture(params=["compiled", "numpy"])
 def both_deciders(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,6 +13,8 @@ from tollgate.features.windows.entity_entries import MISSING
 from tollgate.schema import ERROR_BYTES
 from tollgate.validation import Checked, check_fields, check_rows
 
+pytestmark = pytest.mark.usefixtures("both_packers")
+
 NOW_US = 1_800_000_000_000_000
 GOOD = {"transaction_id": b"t1", "customer_id": b"c1", "amount": 12.34, "time": NOW_US}
 

@@ -23,6 +23,8 @@ from tollgate.schema import Degraded
 from tollgate.steps.request_batch import read_batch
 from tollgate.steps.triton import inputs_of
 
+pytestmark = pytest.mark.usefixtures("both_packers")
+
 NOW_US = 1_700_000_000_000_000
 SPEC = """\
 version: 1

@@ -25,7 +25,7 @@ from tollgate.store.store_events import (
     widened,
 )
 
-pytestmark = pytest.mark.usefixtures("both_readers")
+pytestmark = pytest.mark.usefixtures("both_packers", "both_readers")
 
 OpenStore = Callable[..., RedisStore]
 AT_US = 1_600_000_000_000_000

@@ -15,6 +15,8 @@ from tollgate.store.store_events import (
     purchase_entries,
 )
 
+pytestmark = pytest.mark.usefixtures("both_packers")
+
 
 @pytest.fixture
 def batch() -> Purchases:
