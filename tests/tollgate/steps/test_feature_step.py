@@ -20,6 +20,7 @@ from tollgate.features.feature_tables import TableRows
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.repair.spool_segments import read_segment, segments
 from tollgate.schema import (
+    APPENDS_PARAMETER,
     BREAKER_CALLS_PARAMETER,
     BREAKER_FAILURES_PARAMETER,
     BREAKER_SHARE_PARAMETER,
@@ -255,6 +256,8 @@ def test_who_updates_is_one_of_three() -> None:
     assert store_settings({}).updates
     assert store_settings({UPDATES_PARAMETER: "both"}).updates
     assert not store_settings({UPDATES_PARAMETER: "stream"}).updates
+    assert store_settings({APPENDS_PARAMETER: "in_place"}).appends
+    assert not store_settings({APPENDS_PARAMETER: "off"}).appends
     with pytest.raises(InputError, match="'nobody' is none of scoring, stream, both"):
         store_settings({UPDATES_PARAMETER: "nobody"})
 
