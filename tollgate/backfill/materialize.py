@@ -28,9 +28,8 @@ from tollgate.replay import (
     purchases_of,
     time_order,
 )
-from tollgate.store.event_writer import EVENTS_PER_CALL, EventWriter, WriteOutcome
+from tollgate.store.event_writer import EVENTS_PER_CALL, EventWriter
 from tollgate.store.redis.redis_store import Command, RedisStore
-from tollgate.store.store_events import Purchases
 
 _TTL_S = 7 * 86_400
 
@@ -204,32 +203,31 @@ def materialize(
     writer = EventWriter(spec, store, history=True)
     pace = open_pace(spec, store, rate_per_s)
     # A value with tiles takes labels of folded purchases in the order of label time.
+    # A label joins its purchase before that is folded if others may have left by then.
+    place = np.empty(len(history), np.int64)
+    place[rows] = np.arange(len(rows))
     frauds = rows[history.label[rows] == FRAUD_LABEL]
     frauds = label_order(history, frauds)
     known_us = history.label_time_us[frauds]
     for start in range(done.done_before, len(rows), _PART_ROWS):
         part = rows[start : start + _PART_ROWS]
         stop = start + len(part)
-        _count(done, _purchases(writer, purchases_of(spec, history, part), pace))
         between_us = history.event_time_us[rows[[max(start - 1, 0), stop - 1]]]
         fed, known = known_us.searchsorted(between_us, "right").tolist()
-        own = frauds[fed if start else 0 : known if stop < len(rows) else None]
+        if not start:
+            fed = 0
+        early = np.sort(place[frauds[:fed]])
+        early = rows[early[early.searchsorted(start) : early.searchsorted(stop)]]
+        _send_purchases(writer, history, part, early=early, pace=pace, done=done)
+        own = frauds[fed : known if stop < len(rows) else None]
+        own = own[place[own] < stop]
         labelled = writer.labels(labels_of(spec, history, own))
-        done.sent += len(part)
         done.labels += len(own)
         done.late_labels += int(labelled.too_late.sum())
         checkpoint.write(stop)
         if progress:
             progress(stop, len(rows))
     return done
-
-
-def _count(done: MaterializeCounts, landed: list[WriteOutcome]) -> None:
-    for one in landed:
-        done.applied += int(one.applied.sum())
-        done.duplicates += int(one.duplicate.sum())
-        done.too_late += int(one.too_late.sum())
-        done.foreign += int(one.foreign.sum())
 
 
 def _fingerprint(history: History) -> str:
@@ -241,25 +239,30 @@ def _fingerprint(history: History) -> str:
     return digest.hexdigest()
 
 
-def _purchases(
-    writer: EventWriter, purchases: Purchases, pace: Pace
-) -> list[WriteOutcome]:
-    """Apply purchases, call by call."""
-    landed = []
-    for start in range(0, len(purchases), EVENTS_PER_CALL):
+def _send_purchases(
+    writer: EventWriter,
+    history: History,
+    rows: I64,
+    *,
+    early: I64,
+    pace: Pace,
+    done: MaterializeCounts,
+) -> None:
+    """Apply purchases call by call, each with its label if that is early."""
+    step = EVENTS_PER_CALL // 2 if len(early) else EVENTS_PER_CALL
+    for start in range(0, len(rows), step):
         started_s = pace.begin()
-        part = _cut(purchases, slice(start, start + EVENTS_PER_CALL))
-        landed.append(writer.purchases(part))
+        part = rows[start : start + step]
+        own = part[np.isin(part, early)]
+        outcome = writer.labelled_purchases(
+            purchases_of(writer.spec, history, part),
+            labels_of(writer.spec, history, own),
+        )
+        done.sent += len(part)
+        done.labels += len(own)
+        done.applied += int(outcome.applied[: len(part)].sum())
+        done.duplicates += int(outcome.duplicate[: len(part)].sum())
+        done.too_late += int(outcome.too_late[: len(part)].sum())
+        done.late_labels += int(outcome.too_late[len(part) :].sum())
+        done.foreign += int(outcome.foreign[: len(part)].sum())
         pace.end(started_s, len(part))
-    return landed
-
-
-def _cut(purchases: Purchases, part: slice) -> Purchases:
-    """Select a range of purchases."""
-    return Purchases(
-        transaction_id=purchases.transaction_id[part],
-        entity_id=[column[part] for column in purchases.entity_id],
-        event_time_us=purchases.event_time_us[part],
-        cents=purchases.cents[part],
-        fields={name: column[part] for name, column in purchases.fields.items()},
-    )

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.windows.entity_entries import ENTRY, MISSING
 from tollgate.store.dual_writes import Events, TargetStates
 from tollgate.store.redis.redis_store import Mode, RedisStore
 from tollgate.store.store_events import (
@@ -104,6 +105,25 @@ class EventWriter:
         """
         return self._write(purchases)
 
+    def labelled_purchases(self, purchases: Purchases, labels: Labels) -> WriteOutcome:
+        """
+        Apply purchases of a history, each in one call with its label.
+
+        A label that joins its purchase before that is folded into a tile is never too
+        late, even if its label time is before the purchase.
+
+        Args:
+            purchases: Purchases; with the labels as many as one call carries.
+            labels: Labels of some of them.
+
+        Returns:
+            The outcome of the purchases, then of the labels.
+
+        Raises:
+            StoreError: As with purchases.
+        """
+        return self._own.write(purchases, labels)
+
     def labels(self, labels: Labels) -> WriteOutcome:
         """
         Apply label events; return the outcome in the state of the writer's features.
@@ -152,9 +172,11 @@ class _StateWriter:
         self._entities = len(spec.entities)
         self._is_tiled = any(entity.tiles for entity in spec.entities)
 
-    def write(self, events: Purchases | Labels) -> WriteOutcome:
+    def write(
+        self, events: Purchases | Labels, labels: Labels | None = None
+    ) -> WriteOutcome:
         """
-        Apply events.
+        Apply events, and after them labels of some of them.
 
         Raises:
             StoreError: The store did not reply.
@@ -173,13 +195,26 @@ class _StateWriter:
             if np.any(entries["label_time_us"]):
                 by = ["label_time_us"]
             order = np.lexsort([entries[name] for name in ("id_hash", *by)])
+        entity_id = events.entity_id
+        if labels is not None and len(labels):
+            own = label_entries(labels)
+            order = np.append(order, len(entries) + np.arange(len(own)))
+            entries = np.frombuffer(entries.tobytes() + own.tobytes(), ENTRY)
+            entity_id = [
+                [*ids, *more]
+                for ids, more in zip(entity_id, labels.entity_id, strict=True)
+            ]
+            columns = columns and [
+                np.append(one, np.full((len(own), one.shape[1]), MISSING), axis=0)
+                for one in columns
+            ]
         status = np.empty((self._entities, len(entries)), np.uint8)
         for start in range(0, len(entries), self.events_per_call):
             part = order[start : start + self.events_per_call]
             rows = part.tolist()
             call = self._packer.pack(
                 entries[part],
-                [[column[row] for row in rows] for column in events.entity_id],
+                [[column[row] for row in rows] for column in entity_id],
                 columns=columns and [column[part] for column in columns],
             )
             ((_, answer),) = self._store.apply([(call, self._mode)])

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import polars as pl
 import pytest
@@ -215,6 +216,29 @@ def test_materialized_tiles_serve_the_offline_vectors(
     writer.labels(labels_of(spec, history, np.flatnonzero(known)))
     served = serve_after(spec, history, store, after_us=start_us)
     assert served == Served(rows=4_000 - live, different=0, marked=0)
+
+
+def test_labels_dated_by_day_are_all_loaded(
+    tmp_path: Path, store_url: str, redis_client: redis.Redis, open_store: OpenStore
+) -> None:
+    """A label joins its purchase even if its time is before it; a repeat adds none."""
+    spec = busy_spec(tmp_path)
+    history = busy_history(spec, count=11_000, days=8)
+    at_us = history.event_time_us
+    midnight_us = at_us - at_us % 86_400_000_000
+    history = msgspec.structs.replace(history, label_time_us=midnight_us)
+    until_us = int(at_us[9_999])
+    past = known_at(history, until_us)
+    store = open_store(store_url)
+    done = materialize(spec, past, store)
+    assert (done.labels, done.late_labels) == (len(frauds(past)), 0)
+    before = values(store_url)
+    (place,) = redis_client.keys(b"tollgate:*.history:*")
+    redis_client.set(place, b"4096")  # parts were sent, their progress was not stored
+    assert materialize(spec, past, store).applied == 0
+    assert values(store_url) == before
+    served = serve_after(spec, history, store, after_us=until_us)
+    assert served == Served(rows=1_000, different=0, marked=0)
 
 
 def test_rate_is_not_exceeded(
