@@ -640,6 +640,13 @@ local function tile_functions()
         or high >= NEGATIVE or from <= PREFIX then
       return nil
     end
+    local columns = (entry - BASE) / 8
+    local prefix = PREFIX + 16 + 16 * columns
+    local base, tiles, labels = unpack('<i8I4I4', value, 57)
+    local record = form.record
+    local tile_end = prefix + tiles * record
+    local label_from = tile_end + -(tiles * record) % 8
+    if label_from + labels * LABEL_BYTES + 1 ~= from then return nil end  -- damaged
     local watermark = high * WRAP + low
     local newest, oldest = unpack('<i8', value, size - entry + 1), watermark - horizon
     local past = at + count * entry
@@ -661,11 +668,6 @@ local function tile_functions()
         and unpack('<i8', value, 97) <= unpack('<i8', value, 129) then
       return nil  -- the first purchase after a loaded history may be among them
     end
-    local columns = (entry - BASE) / 8
-    local prefix = PREFIX + 16 + 16 * columns
-    local base, tiles, labels = unpack('<i8I4I4', value, 57)
-    local record = form.record
-    local tile_end = prefix + tiles * record
     local tile, index
     if tiles > 0 then
       tile = sub(value, tile_end - record + 1, tile_end)
@@ -673,8 +675,6 @@ local function tile_functions()
       sum = sum - sum_words(tile, 1, record)
       tile_end = tile_end - record
     end
-    local label_from = prefix + tiles * record
-    label_from = label_from + -(tiles * record) % 8
     local newest_values = sub(value, PREFIX + 1, prefix)
     local a, b, c, d, e, f, g, h, cents, flags, k, l =
       unpack('<I4I4I4I4I4I4I4I4I4I4I4I4', value, 9)
@@ -780,8 +780,10 @@ local function tile_functions()
         local at = 16 * (c + 1)
         local number = c < 0 and sub(event, 33, 36) .. ZERO
           or sub(event, BASE + 8 * c + 1, BASE + 8 * c + 8)
+        local newest = unpack('<i8', s.newest, at + 9)
+        -- A newest value of this instant is the history's, or else of a live purchase.
         if number ~= MISSING and (sub(s.newest, at + 1, at + 8) == MISSING
-            or unpack('<i8', s.newest, at + 9) < time) then
+            or newest < time or (newest == time and time < s.first.time)) then
           s.newest = sub(s.newest, 1, at) .. number .. sub(event, 1, 8)
             .. sub(s.newest, at + 17)
         end

@@ -176,6 +176,72 @@ def test_purchase_older_than_the_folded_ones_is_marked_and_not_counted(
     assert {key: redis_client.get(key) for key in redis_client.scan_iter()} == before
 
 
+@pytest.mark.parametrize("at", [9, 20, 64, 65, 69])
+def test_damaged_value_fails_alone(
+    tmp_path: Path,
+    store_url: str,
+    open_store: OpenStore,
+    redis_client: redis.Redis,
+    at: int,
+) -> None:
+    """A wrong count in one id's value does not fail the call for the others."""
+    spec = spec_of(tmp_path, "1h", "1h")
+    online = OnlineFeatures(spec, open_store(store_url, deadline_s=30.0))
+
+    def purchases(first: int, count: int) -> Purchases:
+        return Purchases(
+            transaction_id=[b"p%d" % one for one in range(first, first + count)],
+            entity_id=[[b"c"] * count, [b"t%d" % one for one in range(count)]],
+            event_time_us=START_US + np.arange(first, first + count) * 60_000_000,
+            cents=np.full(count, 100),
+        )
+
+    for minute in range(202):  # the next two fold others
+        online.load(purchases(minute, 1))
+    (key,) = redis_client.scan_iter("tollgate:*:customer:c")
+    value = bytearray(redis_client.get(key) or b"")
+    value[at] ^= 1
+    redis_client.set(key, bytes(value))
+    for count in range(1, 9):
+        rows = purchases(202, count)
+        other = msgspec.structs.replace(
+            purchases(300, 1), entity_id=[[b"other"], [b"t"]]
+        )
+        damaged, whole = online.score([rows, other], write=[False, False])
+        assert (damaged.degraded & Degraded.STATE_CORRUPT != 0).all()
+        assert not whole.degraded[0] & Degraded.STATE_CORRUPT
+
+
+def test_newest_value_of_a_history_loaded_later_is_of_its_last_purchase(
+    tmp_path: Path, store_url: str, open_store: OpenStore
+) -> None:
+    """Of two purchases of one instant, the later id; live ones have no number."""
+    spec = spec_of(tmp_path, "1h", "0")
+    count = 300
+    time_us = START_US + np.arange(count) * 10_000_000
+    time_us[1] = time_us[0]
+    table = pl.DataFrame(
+        {
+            "transaction_id": [f"x{one:03d}" for one in range(count)],
+            "event_time": pl.Series(time_us).cast(pl.Datetime("us")),
+            "customer_id": ["c"] * count,
+            "terminal_id": [f"t{one}" for one in range(count)],
+            "amount": [1.0] * count,
+            "items": [5.0, 9.0] + [None] * (count - 2),
+        }
+    )
+    history = history_of(table, spec=spec, source="")
+    store = open_store(store_url, deadline_s=30.0)
+    online = OnlineFeatures(spec, store)
+    for start in range(2, count - 1, 9):
+        online.load(purchases_of(spec, history, np.arange(start, start + 9)))
+    writer = EventWriter(spec, store, history=True)
+    assert writer.purchases(purchases_of(spec, history, np.arange(2))).applied.all()
+    row = purchases_of(spec, history, np.array([count - 1]))
+    (vectors,) = online.score([row], write=[False])
+    assert vectors.features[0, spec.feature_names.index("items_last")] == 9
+
+
 def test_history_loaded_after_live_purchases_is_complete(
     tmp_path: Path, store_url: str, open_store: OpenStore
 ) -> None:
