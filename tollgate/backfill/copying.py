@@ -25,9 +25,11 @@ from tollgate.features.spec.feature_spec import Entity, FeatureSpec
 from tollgate.features.windows.entity_entries import (
     COLUMN_BYTES,
     ENTRY,
+    FRAUD,
     HEADER,
     LABELLED,
     PURCHASE,
+    REVISION_SHIFT,
     unpack_values,
 )
 from tollgate.store.dual_writes import (
@@ -215,7 +217,8 @@ def copy_state(
         old: The spec of the source state.
         new: The spec of the target state.
         store: The store of both.
-        since_us: Events before this time are left out; µs.
+        since_us: Purchases, and labels that were known, before this time are left
+            out; µs.
         rate_per_s: Most events per second; see `Pace`.
 
     Raises:
@@ -313,20 +316,26 @@ def _events(
 
     A label that is sent separately only joins a purchase that already exists. Both are
     in the order that values with tiles need: purchases by (time, id), as they are
-    stored, and labels by (label time, id hash). Values with tiles that no feature reads
-    labels from get none.
+    stored, and labels by (label time, id hash). Values with tiles would refuse the
+    correction of a label that they no longer hold one by one, so there a copied fraud
+    is no correction; they get no labels if no feature reads any. Labels that became
+    known since `since_us` are sent for older purchases, too.
     """
     picks = np.array([source.columns.index(one) for one in entity.columns], "i8")
-    words = words[words[:, 0] >= since_us]
     base = words[:, :_ENTRY_WORDS].copy().view(ENTRY)[:, 0]
     extra = words[:, _ENTRY_WORDS + picks]
-    bought = (base["flags"] & PURCHASE) != 0
-    labelled = (base["flags"] & LABELLED) != 0
+    recent = base["time_us"] >= since_us
+    bought = recent & ((base["flags"] & PURCHASE) != 0)
+    recent |= base["label_time_us"] >= since_us
+    labelled = recent & ((base["flags"] & LABELLED) != 0)
     if entity.tiles and not entity.tiles.labels:
         labelled[:] = False
     purchases, labels = base[bought], base[labelled]
     purchases["flags"], purchases["label_time_us"] = PURCHASE, 0
     labels["flags"] &= ~np.uint32(PURCHASE)
+    if entity.tiles:
+        fraud = (labels["flags"] & FRAUD) != 0
+        labels["flags"][fraud] &= (1 << REVISION_SHIFT) - 1
     labels["cents"] = 0
     labels = labels[np.lexsort((labels["id_hash"], labels["label_time_us"]))]
     width = len(picks)

@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import redis
+from msgspec import structs
 
 from tests.support.store.hot_entities import (
     Served,
     busy_history,
     busy_spec,
+    known_at,
     serve_after,
     serve_until,
 )
@@ -168,6 +170,46 @@ def test_values_copied_into_tiles_serve_the_offline_vectors(
     EventWriter(tiled, store).labels(labels_of(tiled, history, np.flatnonzero(known)))
     served = serve_after(tiled, history, store, after_us=start_us)
     assert served == Served(rows=1_000 - live, different=0, marked=0)
+
+
+@pytest.mark.parametrize("hop", ["0", "1h"])
+def test_labels_known_after_the_history_are_copied(
+    tmp_path: Path, store_url: str, open_store: OpenStore, hop: str
+) -> None:
+    """Also those of purchases from before its end, less the lateness."""
+    old = busy_spec(tmp_path, customer="0", terminal="0")
+    new = busy_spec(tmp_path, customer="1h", terminal=hop)
+    history = busy_history(new, count=4_000, days=40)
+    at_us = history.event_time_us
+    end_us, served_us = int(at_us[2_499]), int(at_us[2_999])
+    store = open_store(store_url)
+    serve_until(old, history, store, until_us=served_us)
+    materialize(new, known_at(history, end_us), store)
+    done = copy_state(old, new, store, since_us=end_us - new.lateness_us)
+    assert done.events > done.applied > 0
+    served = serve_after(new, history, store, after_us=served_us)
+    assert served == Served(rows=1_000, different=0, marked=0)
+
+
+def test_corrected_frauds_are_copied_into_tiles(
+    tmp_path: Path, store_url: str, open_store: OpenStore
+) -> None:
+    """The labels of one id take several calls; each says legitimate, then fraud."""
+    exact = busy_spec(tmp_path, customer="0", terminal="0")
+    tiled = busy_spec(tmp_path, customer="0", terminal="1h")
+    history = busy_history(tiled, count=2_000, days=16)
+    frauds = np.flatnonzero(history.label == 1)
+    until_us = int(history.event_time_us[1_499])
+    store = open_store(store_url)
+    serve_until(exact, history, store, until_us=until_us)
+    known = frauds[history.label_time_us[frauds] <= until_us]
+    labels = labels_of(exact, history, known)
+    EventWriter(exact, store).labels(
+        structs.replace(labels, revision=np.ones_like(labels.revision))
+    )
+    assert copy_state(exact, tiled, store).too_late == 0
+    served = serve_after(tiled, history, store, after_us=until_us)
+    assert served == Served(rows=500, different=0, marked=0)
 
 
 def test_values_with_tiles_cannot_be_copied(
