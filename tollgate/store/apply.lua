@@ -210,6 +210,7 @@ local function tile_functions()
   local LARGEST = '\255\255\255\255\255\255\255\127'
   local MISSING = '\0\0\0\0\0\0\0\128'  -- also the smallest
   local FAR = 2147483648  -- tiles may be loaded in front of the first one
+  local LAST = WRAP - FAR / 2  -- the largest index, and room for wider tiles
   local NEUTRAL = { ZERO, ZERO, ZEROS, LARGEST, MISSING }
   local LABEL_BYTES = 32
 
@@ -506,10 +507,28 @@ local function tile_functions()
     return last
   end
 
+  -- Count tiles from a later base if an index nears the largest u32. Tiles that would be
+  -- in front of the base are older than any window.
+  local function move_base(s, index)
+    if not s.base or index - s.base < LAST then return end
+    local size, base, made = s.form.record, index - FAR, {}
+    for p = 1, #s.tiles, size do
+      local own = unpack('<I4', s.tiles, p) + s.base - base
+      if own > 0 then
+        made[#made + 1] = pack('<I4', own) .. sub(s.tiles, p + 4, p + size - 1)
+      end
+    end
+    splice(s, 1, #s.tiles, table.concat(made))
+    s.base = base
+  end
+
   -- Fold the oldest n events of the head into tiles; a label that still waits for its
   -- purchase there is dropped.
   local function fold(s, n, entry)
     local form, size = s.form, s.form.record
+    if n > 0 then
+      move_base(s, index_of(form, (unpack('<i8', s.body, (n - 1) * entry + 1))))
+    end
     local last = #s.tiles - size + 1
     local tile, index
     if last >= 1 then
@@ -693,6 +712,7 @@ local function tile_functions()
       sum = sum - (a + b + c + d + e + f + g + h + cents + flags + k + l)
       local _, own = aged(form, watermark, index_of(form, b * WRAP + a))
       own = own - base
+      if own >= LAST then return nil end
       local join = index and own <= index
       if join and not form.numbers then
         local _, others = unpack('<I4I4', tile)

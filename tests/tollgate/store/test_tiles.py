@@ -270,6 +270,36 @@ def test_history_loaded_after_live_purchases_is_complete(
         np.testing.assert_array_equal(found, expected[rows][:, counts + extremes])
 
 
+@pytest.mark.parametrize(("years", "size"), [(60, 5), (69, 1), (69, 5), (199, 5)])
+def test_an_id_may_come_back_after_decades(
+    tmp_path: Path, store_url: str, open_store: OpenStore, years: int, size: int
+) -> None:
+    """Tiles of a second are counted from another base."""
+    path = tmp_path / "features.yaml"
+    path.write_text(
+        "{version: 1, product: p, lateness: 1s, entities: {c: {key: customer_id, "
+        "hop: 1s, cap: 8}}, features: ["
+        "{name: n, entity: c, aggregate: count, window: 100s},"
+        "{name: s, entity: c, aggregate: sum, window: 20s}]}"
+    )
+    spec = load_spec(path)
+    start_us, gap_us = 946_684_800_000_000, years * 365 * 24 * HOUR_US
+    time_us = start_us + np.add.outer([0, gap_us], np.arange(120) * 1_000_000).ravel()
+    table = pl.DataFrame(
+        {
+            "transaction_id": [f"x{one}" for one in range(240)],
+            "event_time": pl.Series(time_us).cast(pl.Datetime("us")),
+            "customer_id": ["c"] * 240,
+            "amount": [1.0] * 240,
+        }
+    )
+    history = history_of(table, spec=spec, source="")
+    expected = build(spec, history)
+    online = OnlineFeatures(spec, open_store(store_url, deadline_s=30.0))
+    for rows, found in replay(online, history, read_from_us=0, batch_rows=size):
+        np.testing.assert_array_equal(found.features, expected[rows])
+
+
 def test_labels_that_come_again_are_not_counted_again(
     tmp_path: Path, store_url: str, open_store: OpenStore
 ) -> None:
