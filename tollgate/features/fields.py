@@ -67,6 +67,14 @@ def scaled_together(values: F64, fields: Sequence[Field]) -> tuple[I64, Bool]:
     return whole, wrong
 
 
+def stored_range(field: Field) -> tuple[float, float]:
+    """Return the smallest and the largest stored number of a field."""
+    if field.decimals is not None:
+        return field.low, field.high
+    low, high = float_places(np.array([field.low, field.high])).tolist()
+    return low, high
+
+
 def field_rule(field: Field) -> str:
     """Describe the range of a field, for the error about a number outside it."""
     unit = 10 ** (field.decimals or 0)

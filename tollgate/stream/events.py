@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from tollgate.features.fields import field_rule, stored_range
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.features.windows.entity_entries import MISSING
 from tollgate.schema import (
@@ -71,6 +72,11 @@ class EventCodec:
     def __init__(self, spec: FeatureSpec) -> None:
         self._keys = tuple(entity.key for entity in spec.entities)
         self._fields = tuple(field.name for field in spec.fields)
+        self._numbers = [
+            (field.name, *stored_range(field), field_rule(field))
+            for field in spec.fields
+            if field.type == "number"
+        ]
         ids: list[Any] = [(name, _Id) for name in (TRANSACTION_ID, *self._keys)]
         tail: list[Any] = [(EVENT_TIME, _TimeUs)]
         self._purchase: Any = msgspec.defstruct(
@@ -177,7 +183,7 @@ class EventCodec:
         ]
 
     def _refused(self, event: Any, *, latest_us: int) -> str:
-        """Check limits that types cannot express: lengths in bytes, and times ahead."""
+        """Check limits that types cannot express: of ids, times and stored numbers."""
         for name in (TRANSACTION_ID, *self._keys):
             value: str = getattr(event, name)
             if len(value) * 3 > MAX_ID_BYTES and len(value.encode()) > MAX_ID_BYTES:
@@ -186,6 +192,11 @@ class EventCodec:
             return f"{EVENT_TIME}: is over a day ahead"
         if type(event) is self._label and event.label_time > latest_us:
             return f"{LABEL_TIME}: is over a day ahead"
+        if type(event) is self._purchase and event.kept:
+            for name, low, high, rule in self._numbers:
+                number = event.kept.get(name, MISSING)
+                if number != MISSING and not low <= number <= high:
+                    return f"{STORED_FIELDS}.{name}: {rule}"
         return ""
 
     def _purchases(self, events: Sequence[Any]) -> Purchases:

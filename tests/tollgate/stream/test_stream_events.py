@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tollgate.features.spec.feature_spec import FeatureSpec
-from tollgate.schema import MAX_AHEAD_US
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
+from tollgate.schema import MAX_AHEAD_US, float_places
 from tollgate.store.store_events import Labels, Purchases
 from tollgate.stream.events import EventCodec
 
@@ -112,6 +113,36 @@ def test_poison_is_named_and_spoils_no_other(
     assert list(found.poison) == [1]
     assert named in found.poison[1]
     assert (found.purchase_at, found.label_at) == ([0], [2])
+
+
+def test_stored_numbers_out_of_range_are_refused(tmp_path: Path) -> None:
+    """Decimals and exact numbers; the limits themselves, and no number, are taken."""
+    path = tmp_path / "features.yaml"
+    path.write_text(
+        "{version: 1, product: p, entities: {c: {key: customer_id}}, fields: ["
+        "{name: items, type: number, decimals: 2, range: [0, 10]},"
+        "{name: spot, type: number, decimals: exact, range: [-1, 1]}], features: ["
+        "{name: n, entity: c, aggregate: count, window: 1d},"
+        "{name: s, entity: c, aggregate: sum, of: items, window: 1d},"
+        "{name: l, entity: c, aggregate: last, of: spot, window: 1d}]}"
+    )
+    one, more = float_places(np.array([1.0, 1.0000000000000002])).tolist()
+    sent: list[dict[str, int]] = [
+        {"items": 1000, "spot": one},
+        {},
+        {"items": -(2**63), "other": 2**63 - 1},
+        {"items": 1001},
+        {"items": -1},
+        {"spot": more},
+    ]
+    messages = [message(PURCHASE, kept=numbers) for numbers in sent]
+    found = EventCodec(load_spec(path)).decode(messages, now_us=NOW_US)
+    assert found.purchase_at == [0, 1, 2]
+    assert found.poison == {
+        3: "kept.items: is not within 0 … 10",
+        4: "kept.items: is not within 0 … 10",
+        5: "kept.spot: is not within -1 … 1",
+    }
 
 
 def test_reasons_hold_no_value_of_the_event(spec: FeatureSpec) -> None:
