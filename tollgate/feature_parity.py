@@ -105,8 +105,10 @@ def compare_with_offline(
         progress: Called with (purchases done, purchases in all).
 
     Raises:
-        InputError: The store has purchases of the history, or newer ones, already.
+        InputError: The store has purchases of the history, or newer ones, already; or
+            an id has more purchases at one instant than its entity's cap.
     """
+    temporary = store_url is None
     taken = {one.name: rows for one, rows in tables}
     offline = build(spec, history, tables=taken).astype(np.float32).view(np.uint32)
     read = differing = too_late = 0
@@ -131,7 +133,13 @@ def compare_with_offline(
             late = np.zeros(len(rows), np.bool_)
             if history.arrival_us is not None:
                 late = (vectors.degraded & _TOO_LATE) != 0
-            if spec.entities and (vectors.applied[~late] != Applied.YES).any():
+            refused = rows[~late & (vectors.applied != Applied.YES)]
+            if spec.entities and len(refused) and temporary:
+                name = history.transaction_id[refused[0]].decode(errors="replace")
+                problem = f"the store refused transaction {name!r}: one of its ids has "
+                problem += "more purchases at one instant than the entity's cap"
+                raise InputError("history", problem)
+            if spec.entities and len(refused):
                 problem = "has these purchases, or newer ones, already: "
                 raise InputError("store", problem + "name an empty store")
             served = vectors.features.astype(np.float32).view(np.uint32)

@@ -21,6 +21,7 @@ from msgspec import structs
 from tollgate.backfill.materialize import run_commands
 from tollgate.backfill.pace import Pace, open_pace
 from tollgate.errors import InputError
+from tollgate.features.spec.description import duration_text
 from tollgate.features.spec.feature_spec import Entity, FeatureSpec
 from tollgate.features.windows.entity_entries import (
     COLUMN_BYTES,
@@ -252,6 +253,28 @@ def check_copy(old: FeatureSpec, new: FeatureSpec) -> list[tuple[Entity, Entity]
     if (old.product, old.state_hash) == (new.product, new.state_hash):
         raise InputError("copy", "both are the same state; there is nothing to copy")
     return [(_source(old, new, entity=entity), entity) for entity in new.entities]
+
+
+def reach_warnings(old: FeatureSpec, new: FeatureSpec) -> list[str]:
+    """
+    Describe the windows that reach further back than the old values; for a copy alone.
+
+    The begin of a window with a hop is rounded down, so a hop may add to its reach.
+
+    Raises:
+        InputError: The old values lack data that the new ones need.
+    """
+    warnings = []
+    for source, entity in check_copy(old, new):
+        windows_us = entity.windows_us[-1] + max(entity.rounding_us)
+        if windows_us + entity.delay_us > source.horizon_us:
+            stored = duration_text(source.horizon_us)
+            needed = duration_text(windows_us + entity.delay_us)
+            warnings.append(
+                f"{entity.name}: the old values reach {stored} back, its windows up to "
+                f"{needed}: name a history, or windows lack purchases until then"
+            )
+    return warnings
 
 
 def _source(old: FeatureSpec, new: FeatureSpec, *, entity: Entity) -> Entity:

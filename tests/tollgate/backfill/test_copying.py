@@ -19,7 +19,7 @@ from tests.support.store.hot_entities import (
     serve_after,
     serve_until,
 )
-from tollgate.backfill.copying import CopyCounts, copy_state
+from tollgate.backfill.copying import CopyCounts, copy_state, reach_warnings
 from tollgate.backfill.materialize import materialize
 from tollgate.errors import InputError
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
@@ -210,6 +210,20 @@ def test_corrected_frauds_are_copied_into_tiles(
     assert copy_state(exact, tiled, store).too_late == 0
     served = serve_after(tiled, history, store, after_us=until_us)
     assert served == Served(rows=500, different=0, marked=0)
+
+
+def test_windows_beyond_the_old_values_are_named(tmp_path: Path) -> None:
+    """The rounding of a window counts; a lateness of its size makes up for it."""
+    exact = busy_spec(tmp_path, customer="0", terminal="0")
+    assert reach_warnings(exact, busy_spec(tmp_path, customer="0", terminal="1d")) == []
+    path = tmp_path / "features.yaml"
+    exact = rewritten(path, tmp_path, "lateness: 1d", "lateness: 1m")
+    exact = rewritten(path, tmp_path, "terminal_id, hop: 1d", "terminal_id, hop: 0")
+    tiled = rewritten(path, tmp_path, "terminal_id, hop: 0", "terminal_id, hop: 1d")
+    assert reach_warnings(exact, tiled) == [
+        "terminal: the old values reach 12961m back, its windows up to 10d: name a "
+        "history, or windows lack purchases until then"
+    ]
 
 
 def test_values_with_tiles_cannot_be_copied(

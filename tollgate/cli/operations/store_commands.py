@@ -313,7 +313,7 @@ def materialize(
     The store may serve meanwhile: the command pauses between writes to leave capacity
     for decisions.
     """
-    from tollgate.backfill.copying import check_copy, copy_state
+    from tollgate.backfill.copying import check_copy, copy_state, reach_warnings
     from tollgate.features.spec.feature_spec import load_spec
     from tollgate.store.redis.cluster_store import open_store
 
@@ -327,6 +327,8 @@ def materialize(
         raise InputError("materialize", "name a history, a --table or --copy-from")
     if source:
         check_copy(source, filled)  # check before anything is written
+        for line in [] if history else reach_warnings(source, filled):
+            console.say(line)
     read = table_files.read_tables(table, filled)
     store = open_store(running_server.store_url(chosen), deadline_s=_deadline_s())
     print_line = console.say if as_json else console.result
@@ -385,6 +387,7 @@ def migrate_start(
     reason = None
     try:
         copying.check_copy(served, filled)
+        warnings += [] if history else copying.reach_warnings(served, filled)
     except InputError as error:
         if not history:
             raise
