@@ -479,7 +479,15 @@ def _entity(name: str, raw: RawSpec, *, path: Path) -> Entity:
         tiles = plan(hop_us=hop)
         # The oldest edge of a window is rounded down.
         horizon_us += tiles.window_us[-1]
-        cap = _head(entity, tiles, columns, plan=plan, path=path, where=where)
+        spans = {
+            "its longest window": max(windows),
+            "its delay": delay_us,
+            "the lateness": duration_us(raw.lateness),
+        }
+        remedy = f"shorten {max(spans, key=spans.__getitem__)}"
+        cap = _head(
+            entity, tiles, columns, plan=plan, path=path, where=where, remedy=remedy
+        )
     elif exact:
         feature, kind, need = exact
         fit = HopFit(obstacle=f"{feature} ({kind}) {need}")
@@ -563,6 +571,7 @@ def _head(
     plan: _Plan,
     path: Path,
     where: str,
+    remedy: str,
 ) -> int:
     """
     Return the number of events that an entity with tiles stores one by one.
@@ -577,7 +586,7 @@ def _head(
     size = tiles.value_bytes(cap, len(columns))
     if size > MAX_VALUE_BYTES:
         fit = _hop_fit(plan, columns, cap=entity.cap, sizes=(MAX_VALUE_BYTES,))
-        remedy = fit.remedy or "shorten its longest window"
+        remedy = fit.remedy or remedy
         fitting = most_events(tiles, len(columns), most_bytes=MAX_VALUE_BYTES)
         if fitting >= LEAST_HEAD:
             remedy = f"lower its cap to {fitting}"

@@ -41,8 +41,10 @@ def apply_purchases(values: Sequence[bytes], call: Call) -> tuple[list[bytes], b
         call: The purchases and their keys.
 
     Returns:
-        The same as apply.lua: the values, and a status byte per event, applied or too
-            late; a duplicate counts as applied.
+        Values from which rows read the same as from those of apply.lua, and a status
+            byte per event, applied or too late. Nothing is folded into tiles. The value
+            before the call decides whether an event is too late, even one that it has
+            already; any other duplicate counts as applied.
     """
     arguments = np.frombuffer(call.arguments, ARGUMENTS)
     applied: list[bytes] = []

@@ -391,6 +391,11 @@ def test_an_entity_without_a_hop_knows_the_smallest_that_fits(
             "3000d",
             "8 events; the most is 16,384: shorten its longest window",
         ),
+        (
+            ", delay: 3000d, hop: 1d",
+            "1d",
+            "8 events; the most is 16,384: shorten its delay",
+        ),
     ],
 )
 def test_a_hop_that_is_too_small_names_one_that_fits(
