@@ -14,8 +14,8 @@ import pytest
 import redis
 from onnx import TensorProto, helper, numpy_helper
 
+from tollgate.engine.decision_stage import in_share
 from tollgate.errors import RepositoryError
-from tollgate.features.share import in_share
 from tollgate.journal.decision_record import decode_chunk
 from tollgate.journal.stream_entries import stream_key
 from tollgate.repository.hashes import hash_version

@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tollgate.engine.decision_stage import read_canary
-from tollgate.features.share import in_share
+from tollgate.engine.decision_stage import in_share, read_canary
 from tollgate.schema import (
     CANARY_PERCENT_PARAMETER,
     CANARY_SEED_PARAMETER,

@@ -7,7 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from tollgate.features.share import in_share
+from tollgate.engine.decision_stage import in_share
 
 IDS = [b"customer-%d" % number for number in range(20_000)]
 
