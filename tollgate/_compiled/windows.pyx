@@ -727,7 +727,7 @@ cdef class Windows:
             time_us: Event times.
 
         Returns:
-            Features float64 [N, F], of which the columns of the program are set;
+            Features float64 [N, F], of which the named columns are set;
             Degraded bits uint32 [N]; demands int64 [D, N]; True if a value is damaged.
             None for a batch that the loop does not cover.
         """

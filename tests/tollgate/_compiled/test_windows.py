@@ -174,7 +174,7 @@ def some_tiles(
     last = first_us // form.width_us
     base = last - 24 * 40 * HOUR_US // form.width_us - 2
     most = max(last - base, 1)
-    index = np.unique(source.integers(0, most + 1, count))
+    index = np.unique(source.integers(0, most + 2, count))
     tiles = np.zeros((len(index), form.record_bytes // 4), "<u4")
     tiles[:, 0] = index
     tiles[:, 1] = source.integers(0, 4, len(index))
@@ -196,7 +196,8 @@ def some_tiles(
     head["label_us"] = source.choice([MISSING, START_US - HOUR_US, START_US + HOUR_US])
     body = newest.tobytes() + tiles.tobytes()
     body += bytes(-len(tiles.tobytes()) % 8) + labels.tobytes()
-    return head, body, min(first_us, (base + most) * form.width_us)
+    # The newest tile may end after the newest purchase in it.
+    return head, body, first_us - int(source.choice([0, 1, HOUR_US // 2]))
 
 
 def some_value(source: np.random.Generator, entity: Entity, own: np.ndarray) -> bytes:
