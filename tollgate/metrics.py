@@ -124,11 +124,6 @@ def family(name: str) -> Family:
     return kind(name, row.text, labels=row.labels)
 
 
-def series_names() -> set[str]:
-    """List the names of every series that a query can use."""
-    return {name for one in metrics() for name in one.row.series}
-
-
 def tables_text() -> str:
     """Write the tables of docs/metrics.md: one per page, and one of derived metrics."""
     every = (*PAGES.values(), CUSTOM)

@@ -35,8 +35,8 @@ from converters.onnx.graph import cast_first
 from converters.parity.boundaries import made_rows
 from converters.parity.probe_rows import probes
 from converters.sources.files.xgboost_file import (
-    FileModel,
     FileTree,
+    XGBoostFile,
     encode,
     read_xgboost_file,
 )
@@ -57,7 +57,7 @@ _SLACK = 1e-6
 _MISSING_SHARE = 0.1
 
 
-def file_margins(model: FileModel, rows: F32) -> F64:
+def file_margins(model: XGBoostFile, rows: F32) -> F64:
     """Return the margins [N, K] of rows; NaN is a missing value."""
     base = model.base_score.astype(np.float64)
     if len(base) == 1:
@@ -87,7 +87,7 @@ def _leaves(tree: FileTree, rows: F32) -> npt.NDArray[np.int64]:
     return at
 
 
-def require_agreement(booster: Booster, model: FileModel) -> None:
+def require_agreement(booster: Booster, model: XGBoostFile) -> None:
     """
     Compare xgboost's margins with the file's own on rows around its thresholds.
 
@@ -116,7 +116,7 @@ def require_agreement(booster: Booster, model: FileModel) -> None:
         )
 
 
-def _rows(model: FileModel) -> F32:
+def _rows(model: XGBoostFile) -> F32:
     """Draw each column from its thresholds, values just below, its codes, and NaN."""
     random = np.random.default_rng(0)
     rows = random.normal(size=(ROWS, model.columns)).astype(np.float32)

@@ -299,32 +299,6 @@ def assemble(
     )
 
 
-def defaults(
-    spec: FeatureSpec,
-    *,
-    cents: I64,
-    time_us: I64,
-    fields: Fields = NO_FIELDS,
-    tables: TableColumns = NO_TABLES,
-    run: Run = run_hook,
-) -> F64:
-    """
-    Compute the vectors to use when the store did not reply.
-
-    Returns:
-        float64 [N, F]: values from the request and tables, and the declared defaults.
-    """
-    return assemble(
-        spec,
-        cents=cents,
-        time_us=time_us,
-        sums=(),
-        fields=fields,
-        tables=tables,
-        run=run,
-    )
-
-
 def common_kind(feature: Feature) -> str:
     """
     Name the kind of a feature that the compiled loop computes; empty for others.

@@ -292,7 +292,7 @@ OBJECTIVES = ("binary:logistic", "reg:logistic", "multi:softprob", "multi:softma
 _OF_DART = (".gbtree.model", ".model")
 
 
-class FileModel(msgspec.Struct, frozen=True, eq=False):
+class XGBoostFile(msgspec.Struct, frozen=True, eq=False):
     """
     The checked content of an XGBoost file.
 
@@ -317,7 +317,7 @@ class FileModel(msgspec.Struct, frozen=True, eq=False):
     missing: float | None = None
 
 
-def read_xgboost_file(data: bytes, *, installed: tuple[int, int]) -> FileModel:
+def read_xgboost_file(data: bytes, *, installed: tuple[int, int]) -> XGBoostFile:
     """
     Check a JSON or UBJSON file.
 
@@ -374,7 +374,7 @@ def _plain(value: Any) -> Any:
     raise TypeError(type(value).__name__)
 
 
-def checked(document: dict[str, Any], *, installed: tuple[int, int]) -> FileModel:
+def checked(document: dict[str, Any], *, installed: tuple[int, int]) -> XGBoostFile:
     """Check a decoded document; raise BadField or ConversionError."""
     version = _version(document, installed=installed)
     learner = object_at(document, "learner")
@@ -413,7 +413,7 @@ def checked(document: dict[str, Any], *, installed: tuple[int, int]) -> FileMode
     )
     if most > float(np.finfo(np.float32).max):
         raise BadField(f"{at}.trees", "has leaves that add up to infinity in float32")
-    return FileModel(
+    return XGBoostFile(
         document=_as_dart(document) if rewritten else document,
         columns=columns,
         base_score=base,

@@ -31,12 +31,18 @@ fields:
   - {{name: items, type: number, decimals: 2}}
 features:
   - {{name: amount, field: amount}}
+  - {{name: n_1h, entity: customer, aggregate: count, window: 1h}}
   - {{name: n_1d, entity: customer, aggregate: count, window: 1d}}
+  - {{name: spent, entity: customer, aggregate: sum, window: 7d}}
   - {{name: mean, entity: customer, aggregate: mean, window: 7d}}
   - {{name: most, entity: customer, aggregate: max, window: 1d}}
+  - {{name: least, entity: customer, aggregate: min, window: 7d}}
+  - {{name: last, entity: customer, aggregate: last, window: 7d, default: -1}}
   - {{name: gap, time_since_last: customer, window: 7d, default: -1}}
   - {{name: basket, entity: customer, aggregate: mean, window: 7d, of: items}}
   - {{name: fewest, entity: customer, aggregate: min, window: 1d, of: items}}
+  - {{name: largest, entity: customer, aggregate: max, window: 7d, of: items}}
+  - {{name: items_last, entity: customer, aggregate: last, window: 7d, of: items}}
   - {{name: sold, entity: terminal, aggregate: count, window: 1d}}
   - {{name: frauds, entity: terminal, aggregate: flagged, window: 1d}}
   - {{name: risk, entity: terminal, aggregate: share, window: 7d}}
@@ -61,15 +67,18 @@ def with_hop(spec_path: Path, folder: Path, hop: str) -> FeatureSpec:
     return load_spec(path)
 
 
-def busy_history(spec: FeatureSpec, *, count: int, days: int, seed: int = 1) -> History:
+def busy_history(
+    spec: FeatureSpec, *, count: int, days: int, seed: int = 1, step_us: int = 1
+) -> History:
     """
-    Make purchases of a few ids, in the order of time.
+    Make purchases of a few ids, in the order of time, at multiples of `step_us`.
 
     One in ten is a fraud that becomes known within five days; every third lacks its
     number of items.
     """
     source = np.random.default_rng(seed)
-    time_us = np.sort(source.integers(0, days * 24 * HOUR_US, count)) + START_US
+    time_us = np.sort(source.integers(0, days * 24 * HOUR_US // step_us, count))
+    time_us = time_us * step_us + START_US
     known_us = time_us + source.integers(0, 5 * 24 * HOUR_US, count)
     items = np.round(source.normal(0, 1000, count), 2)
     table = pl.DataFrame(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tollgate.features.assemble import assemble, defaults
+from tollgate.features.assemble import assemble
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.features.windows.window_values import Sums
 
@@ -49,7 +49,7 @@ def test_calendar_is_pythons(spec: FeatureSpec) -> None:
     ]
     epoch = datetime.datetime(1970, 1, 1, tzinfo=utc)
     time_us = np.array([(one - epoch) // edge for one in moments])
-    vector = defaults(spec, cents=np.zeros_like(time_us), time_us=time_us)
+    vector = assemble(spec, sums=(), cents=np.zeros_like(time_us), time_us=time_us)
     assert vector[:, 1].tolist() == [float(one.weekday() >= 5) for one in moments]
     assert vector[:, 2].tolist() == [float(one.hour <= 6) for one in moments]
 
@@ -71,7 +71,7 @@ def test_money_is_divided_once(spec: FeatureSpec, aggregates: FeatureSpec) -> No
             n // 7,
             float(Fraction(n // 7, n)),
         ]
-    amount = defaults(spec, cents=cents, time_us=cents)[:, 0]
+    amount = assemble(spec, sums=(), cents=cents, time_us=cents)[:, 0]
     assert amount.tolist() == [float(Fraction(one, 100)) for one in cents.tolist()]
 
 
@@ -87,8 +87,8 @@ def test_empty_window_has_zero_mean_and_share(aggregates: FeatureSpec) -> None:
 def test_defaults_keep_features_of_the_request(spec: FeatureSpec) -> None:
     """Amount and calendar stay; the rest is what features.yaml declares."""
     saturday_night_us = 1_600_488_000_000_000 + 1  # 2020-09-19T04:00:00Z
-    vector = defaults(
-        spec, cents=np.array([1999]), time_us=np.array([saturday_night_us])
+    vector = assemble(
+        spec, sums=(), cents=np.array([1999]), time_us=np.array([saturday_night_us])
     )
     assert vector.tolist() == [[19.99, 1, 1, 1, 50, 14, 50, 60, 50, 1, 0, 7, 0, 29, 0]]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tollgate.features.assemble import assemble, defaults
+from tollgate.features.assemble import assemble
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.features.windows.entity_entries import MISSING
 from tollgate.features.windows.window_values import Sums
@@ -59,8 +59,9 @@ def test_derived_features_are_what_their_definition_says(spec: FeatureSpec) -> N
 
 def test_without_a_store_what_hangs_on_it_is_its_own_default(spec: FeatureSpec) -> None:
     """And features of the request alone are computed all the same."""
-    vectors = defaults(
+    vectors = assemble(
         spec,
+        sums=(),
         cents=np.array([1000]),
         time_us=np.zeros(1, np.int64),
         fields={"items": np.array([25])},
@@ -79,8 +80,9 @@ def test_a_chain_of_ratios_stays_within_float32(tmp_path: Path) -> None:
         + "  - {name: n, entity: card, aggregate: count, window: 1d}\n"
         + f"  - {{name: r0, ratio: [amount, items]}}\n{steps}"
     )
-    vectors = defaults(
+    vectors = assemble(
         load_spec(path),
+        sums=(),
         cents=np.array([10**9]),
         time_us=np.zeros(1, np.int64),
         fields={"items": np.array([1])},

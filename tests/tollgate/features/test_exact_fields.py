@@ -11,7 +11,7 @@ import pytest
 
 from tollgate.audit.review.record_text import field_text
 from tollgate.errors import SpecError
-from tollgate.features.assemble import defaults, exact_features
+from tollgate.features.assemble import assemble, exact_features
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.features.windows.entity_entries import MISSING
 from tollgate.policy import Policy, RowFacts, decide, load_policy
@@ -72,7 +72,7 @@ def test_a_request_keeps_every_bit_up_to_the_context(spec: FeatureSpec) -> None:
     assert not errors
     assert whole["items"].tolist() == [123] * 8
     zeros = np.zeros(8, np.int64)
-    made = defaults(spec, cents=zeros, time_us=zeros, fields=whole)
+    made = assemble(spec, sums=(), cents=zeros, time_us=zeros, fields=whole)
     assert [bits(one) for one in made[:7, 0]] == [bits(one) for one in VALUES]
     assert math.isnan(made[7, 0])
     context = np.zeros(8, context_dtype((), spec.field_names))
@@ -92,7 +92,7 @@ def test_the_wide_vector_has_the_numbers_that_were_sent(tmp_path: Path) -> None:
     sent = {"lat": np.array([52.12345611, math.nan]), "items": np.array([19.99, 2.5])}
     whole, _ = check_fields(spec.fields, sent)
     zeros = np.zeros(2, np.int64)
-    single = defaults(spec, cents=zeros, time_us=zeros, fields=whole)
+    single = assemble(spec, sums=(), cents=zeros, time_us=zeros, fields=whole)
     served = single.astype(np.float32)
     found = exact_features(spec, served, cents=zeros, fields=whole)
     assert found[0].tolist() == [

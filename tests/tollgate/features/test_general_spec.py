@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tollgate.errors import SpecError
+from tollgate.features.spec.description import needed_entities
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 
 SMALL = """\
@@ -78,8 +79,7 @@ def test_fields_are_scaled_and_features_linked(tmp_path: Path) -> None:
     assert by_name["gap"].aggregate == "time_since_last"
     assert by_name["channel"].essential
     assert by_name["n_1d"].max_age_us == 600_000_000
-    stateful = dict(zip(spec.feature_names, spec.stateful(), strict=True))
-    assert [name for name, yes in stateful.items() if not yes] == [
+    assert [one.name for one in spec.features if not needed_entities(one, spec)] == [
         "amount",
         "items",
         "channel",

@@ -118,8 +118,8 @@ def test_damaged_value_costs_only_its_own_rows(
     vectors = score(online, *rows, write=False)
     assert bits(vectors)[1] & Degraded.STATE_CORRUPT
     batch = purchases(rows[1])
-    fallback = assemble.defaults(
-        online.spec, cents=batch.cents, time_us=batch.event_time_us
+    fallback = assemble.assemble(
+        online.spec, cents=batch.cents, time_us=batch.event_time_us, sums=()
     )
     np.testing.assert_array_equal(vectors.features[1], fallback[0])
     np.testing.assert_array_equal(vectors.features[[0, 2]], sound.features[[0, 2]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,8 +11,14 @@ import polars as pl
 import pytest
 import redis
 
+from tests.support.store.hot_entities import (
+    HOUR_US,
+    START_US,
+    busy_history,
+    busy_spec,
+)
 from tollgate.features.offline import build
-from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
+from tollgate.features.spec.feature_spec import load_spec
 from tollgate.history import History, history_of
 from tollgate.replay import labels_of, purchases_of, replay
 from tollgate.schema import Degraded
@@ -24,67 +30,7 @@ from tollgate.store.store_events import Labels, Purchases
 
 pytestmark = pytest.mark.usefixtures("both_readers")
 
-HOUR_US = 3_600_000_000
-START_US = 1_700_000_000_000_000
 OpenStore = Callable[..., RedisStore]
-
-FEATURES = """\
-version: 1
-product: busy
-lateness: 1d
-entities:
-  customer: {{key: customer_id, hop: {customer}}}
-  terminal: {{key: terminal_id, hop: {terminal}, delay: 2d}}
-fields:
-  - {{name: items, type: number, decimals: 2}}
-features:
-  - {{name: amount, field: amount}}
-  - {{name: n_1h, entity: customer, aggregate: count, window: 1h}}
-  - {{name: n_1d, entity: customer, aggregate: count, window: 1d}}
-  - {{name: spent, entity: customer, aggregate: sum, window: 7d}}
-  - {{name: mean, entity: customer, aggregate: mean, window: 7d}}
-  - {{name: most, entity: customer, aggregate: max, window: 1d}}
-  - {{name: least, entity: customer, aggregate: min, window: 7d}}
-  - {{name: last, entity: customer, aggregate: last, window: 7d, default: -1}}
-  - {{name: gap, time_since_last: customer, window: 7d, default: -1}}
-  - {{name: basket, entity: customer, aggregate: mean, window: 7d, of: items}}
-  - {{name: fewest, entity: customer, aggregate: min, window: 1d, of: items}}
-  - {{name: largest, entity: customer, aggregate: max, window: 7d, of: items}}
-  - {{name: items_last, entity: customer, aggregate: last, window: 7d, of: items}}
-  - {{name: sold, entity: terminal, aggregate: count, window: 1d}}
-  - {{name: frauds, entity: terminal, aggregate: flagged, window: 1d}}
-  - {{name: risk, entity: terminal, aggregate: share, window: 7d}}
-"""
-
-
-def spec_of(folder: Path, customer: str, terminal: str) -> FeatureSpec:
-    """The features above with two hops."""
-    path = folder / "features.yaml"
-    path.write_text(FEATURES.format(customer=customer, terminal=terminal))
-    return load_spec(path)
-
-
-def busy_history(spec: FeatureSpec, *, count: int, days: int, step_us: int) -> History:
-    """A history with few ids, missing numbers, late labels and ties of `step_us`."""
-    source = np.random.default_rng(count)
-    time_us = np.sort(source.integers(0, days * 24 * HOUR_US // step_us, count))
-    time_us = time_us * step_us + START_US
-    items = np.round(source.normal(0, 1000, count), 2)
-    table = pl.DataFrame(
-        {
-            "transaction_id": [f"x{one}" for one in source.permutation(count)],
-            "event_time": pl.Series(time_us).cast(pl.Datetime("us")),
-            "customer_id": [f"c{one}" for one in source.geometric(0.6, count)],
-            "terminal_id": [f"t{one}" for one in source.geometric(0.6, count)],
-            "amount": np.round(source.random(count) * 100, 2),
-            "items": np.where(source.random(count) < 0.3, np.nan, items),
-            "label": (source.random(count) < 0.1).astype(np.int8),
-            "label_time": pl.Series(
-                time_us + source.integers(0, 5 * 24 * HOUR_US, count)
-            ).cast(pl.Datetime("us")),
-        }
-    )
-    return history_of(table, spec=spec, source="")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +54,7 @@ def test_replay_of_busy_ids_equals_offline(
     batch_rows: int,
 ) -> None:
     """Every feature of every row, no row marked, and no value above its bound."""
-    spec = spec_of(tmp_path, *hops)
+    spec = busy_spec(tmp_path, customer=hops[0], terminal=hops[1])
     history = busy_history(spec, count=count, days=days, step_us=step_us)
     expected = build(spec, history)
     online = OnlineFeatures(spec, open_store(store_url, deadline_s=30.0))
@@ -132,7 +78,7 @@ def test_values_applied_locally_are_those_of_the_store(
     tmp_path: Path, store_url: str, open_store: OpenStore, redis_client: redis.Redis
 ) -> None:
     """The same vectors for later and late purchases, on top of values with tiles."""
-    spec = spec_of(tmp_path, "1h", "6h")
+    spec = busy_spec(tmp_path, customer="1h", terminal="6h")
     history = busy_history(spec, count=2_000, days=3, step_us=1_000_000)
     store = open_store(store_url, deadline_s=30.0)
     online = OnlineFeatures(spec, store)
@@ -163,7 +109,7 @@ def test_purchase_older_than_the_folded_ones_is_marked_and_not_counted(
     tmp_path: Path, store_url: str, open_store: OpenStore, redis_client: redis.Redis
 ) -> None:
     """The state stays as it was, and the answer has EVENT_TOO_LATE."""
-    spec = spec_of(tmp_path, "1h", "6h")
+    spec = busy_spec(tmp_path, customer="1h", terminal="6h")
     history = busy_history(spec, count=500, days=1, step_us=1_000_000)
     online = OnlineFeatures(spec, open_store(store_url, deadline_s=30.0))
     order = np.argsort(history.event_time_us, kind="stable")
@@ -185,7 +131,7 @@ def test_damaged_value_fails_alone(
     at: int,
 ) -> None:
     """A wrong count in one id's value does not fail the call for the others."""
-    spec = spec_of(tmp_path, "1h", "1h")
+    spec = busy_spec(tmp_path, customer="1h", terminal="1h")
     online = OnlineFeatures(spec, open_store(store_url, deadline_s=30.0))
 
     def purchases(first: int, count: int) -> Purchases:
@@ -216,7 +162,7 @@ def test_newest_value_of_a_history_loaded_later_is_of_its_last_purchase(
     tmp_path: Path, store_url: str, open_store: OpenStore
 ) -> None:
     """Of two purchases of one instant, the later id; live ones have no number."""
-    spec = spec_of(tmp_path, "1h", "0")
+    spec = busy_spec(tmp_path, customer="1h", terminal="0")
     count = 300
     time_us = START_US + np.arange(count) * 10_000_000
     time_us[1] = time_us[0]
@@ -242,13 +188,29 @@ def test_newest_value_of_a_history_loaded_later_is_of_its_last_purchase(
     assert vectors.features[0, spec.feature_names.index("items_last")] == 9
 
 
+def require_same_windows(
+    online: OnlineFeatures,
+    history: History,
+    batches: Sequence[np.ndarray],
+    *,
+    names: Sequence[str],
+) -> None:
+    """Score purchases, and compare some of their features with the offline ones."""
+    expected = build(online.spec, history)
+    columns = [online.spec.feature_names.index(name) for name in names]
+    for rows in batches:
+        batch = purchases_of(online.spec, history, rows)
+        (vectors,) = online.score([batch], write=[True])
+        found = vectors.features[:, columns]
+        np.testing.assert_array_equal(found, expected[rows][:, columns])
+
+
 def test_history_loaded_after_live_purchases_is_complete(
     tmp_path: Path, store_url: str, open_store: OpenStore
 ) -> None:
     """A store that was lost: purchases go on, then the history comes, twice."""
-    spec = spec_of(tmp_path, "1h", "6h")
+    spec = busy_spec(tmp_path, customer="1h", terminal="6h")
     history = busy_history(spec, count=3_000, days=12, step_us=1_000_000)
-    expected = build(spec, history)
     store = open_store(store_url, deadline_s=30.0)
     online = OnlineFeatures(spec, store)
     order = np.argsort(history.event_time_us, kind="stable")
@@ -262,12 +224,8 @@ def test_history_loaded_after_live_purchases_is_complete(
         labelled = np.flatnonzero((history.label == 1) & known)
         labelled = labelled[np.argsort(history.label_time_us[labelled], kind="stable")]
         writer.labels(labels_of(spec, history, labelled))
-    counts = [spec.feature_names.index(name) for name in ("n_1d", "spent", "sold")]
-    extremes = [spec.feature_names.index(name) for name in ("least", "largest")]
-    for rows in np.array_split(later, 50):
-        (vectors,) = online.score([purchases_of(spec, history, rows)], write=[True])
-        found = vectors.features[:, counts + extremes]
-        np.testing.assert_array_equal(found, expected[rows][:, counts + extremes])
+    names = ("n_1d", "spent", "sold", "least", "largest")
+    require_same_windows(online, history, np.array_split(later, 50), names=names)
 
 
 @pytest.mark.parametrize(("years", "size"), [(60, 5), (69, 1), (69, 5), (199, 5)])
@@ -304,7 +262,7 @@ def test_labels_that_come_again_are_not_counted_again(
     tmp_path: Path, store_url: str, open_store: OpenStore
 ) -> None:
     """Thirty frauds of one terminal, known at one instant, delivered three times."""
-    spec = spec_of(tmp_path, "0", "1h")
+    spec = busy_spec(tmp_path, customer="0", terminal="1h")
     online = OnlineFeatures(spec, open_store(store_url, deadline_s=30.0))
     first = Purchases(
         transaction_id=[b"p%d" % one for one in range(200)],
@@ -338,9 +296,8 @@ def test_history_loaded_in_turns_with_live_purchases_is_complete(
     tmp_path: Path, store_url: str, open_store: OpenStore
 ) -> None:
     """Parts of the history and live purchases take turns; then all is sent again."""
-    spec = spec_of(tmp_path, "1h", "6h")
+    spec = busy_spec(tmp_path, customer="1h", terminal="6h")
     history = busy_history(spec, count=4_000, days=12, step_us=1_000_000)
-    expected = build(spec, history)
     store = open_store(store_url, deadline_s=30.0)
     online = OnlineFeatures(spec, store)
     order = np.argsort(history.event_time_us, kind="stable")
@@ -353,18 +310,14 @@ def test_history_loaded_in_turns_with_live_purchases_is_complete(
             online.score([purchases_of(spec, history, rows)], write=[True])
     writer.purchases(purchases_of(spec, history, np.concatenate([old, live])))
     names = ("n_1d", "spent", "mean", "least", "largest", "sold", "items_last")
-    columns = [spec.feature_names.index(name) for name in names]
-    for rows in np.array_split(later, 20):
-        (vectors,) = online.score([purchases_of(spec, history, rows)], write=[True])
-        found = vectors.features[:, columns]
-        np.testing.assert_array_equal(found, expected[rows][:, columns])
+    require_same_windows(online, history, np.array_split(later, 20), names=names)
 
 
 def test_purchase_behind_its_waiting_label_and_the_tiles_is_refused(
     tmp_path: Path, store_url: str, open_store: OpenStore
 ) -> None:
     """A label that names a later time than its purchase does not let it in."""
-    spec = spec_of(tmp_path, "0", "1h")
+    spec = busy_spec(tmp_path, customer="0", terminal="1h")
     online = OnlineFeatures(spec, open_store(store_url, deadline_s=30.0))
 
     def purchase(name: bytes, minute: int) -> Purchases:

@@ -235,15 +235,6 @@ class FeatureSpec(msgspec.Struct, frozen=True, dict=True):
             if one.field is not None and one.field != AMOUNT
         }
 
-    def stateful(self) -> tuple[bool, ...]:
-        """Return which features need the store, directly or through their inputs."""
-        found: list[bool] = []
-        for one in self.features:
-            inputs = one.inputs or ()
-            own = one.aggregate is not None or one.table is not None
-            found.append(own or any(found[at] for at in inputs))
-        return tuple(found)
-
 
 def hash64(value: object) -> int:
     """Hash the meaning of a file (BLAKE2b, 64 bits)."""

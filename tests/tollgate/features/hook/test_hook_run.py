@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from tollgate.errors import HookError
-from tollgate.features.assemble import assemble, defaults
+from tollgate.features.assemble import assemble
 from tollgate.features.hook.hook_proof import prove
 from tollgate.features.hook.hook_run import HookColumns, HookGuard, run_hook
 from tollgate.features.offline import build
@@ -85,8 +85,9 @@ def test_the_hook_is_given_what_the_page_says(hooked: Hooked) -> None:
         seen.append(columns)
         return run_hook(spec.hook, columns)  # type: ignore[arg-type]
 
-    vectors = defaults(
+    vectors = assemble(
         spec,
+        sums=(),
         cents=np.array([150, 7]),
         time_us=np.array([8, 16]),
         fields={"lat": np.array([12_500, MISSING])},
@@ -276,7 +277,7 @@ def test_no_rows_are_no_call(hooked: Hooked) -> None:
     """An empty history has no vectors, and a hook need not think of it."""
     spec = load_spec(hooked(ending("km = km + km[0]")))
     nothing = np.zeros(0, np.int64)
-    found = defaults(spec, cents=nothing, time_us=nothing)
+    found = assemble(spec, sums=(), cents=nothing, time_us=nothing)
     assert found.shape == (0, 7)
 
 

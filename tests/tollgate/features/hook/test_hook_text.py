@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tollgate.errors import HookError, SpecError
-from tollgate.features.spec.description import compare, feature_text
+from tollgate.features.spec.description import compare, feature_text, needed_entities
 from tollgate.features.spec.feature_spec import load_spec
 
 Hooked = Callable[..., Path]
@@ -37,7 +37,8 @@ def test_its_columns_are_linked(hooked: Hooked) -> None:
     km, per_km = spec.features[4], spec.features[6]
     assert (km.hook, km.inputs, km.default) == ("km", (2, 3), -1)
     assert per_km.inputs == (0, 4)
-    assert spec.stateful() == (False, *[True] * 6)
+    stored = [bool(needed_entities(one, spec)) for one in spec.features]
+    assert stored == [False, *[True] * 6]
     assert feature_text(spec.features[5], spec) == (
         "risk of hook.py, which reads lat, lon, channel, lat_was, lon_was; "
         "within 0 … 0.8"
