@@ -510,11 +510,13 @@ class _Batch:
             return unknown
         if feature.aggregate == "change":
             return self._change(column, first, rest[0], decimals=decimals)
-        if rest:
-            # A mean: one division of integers, so that it is rounded once.
+        if feature.aggregate == "mean":
+            # One division of integers, so that it is rounded once.
             self.features[:, column] = first / (np.maximum(rest[0], 1) * unit)
             return None
-        return self._number(column, first, decimals=decimals)
+        if feature.aggregate in ("sum", "min", "max", "last", "time_since_last"):
+            return self._number(column, first, decimals=decimals)
+        raise AssertionError(f"no aggregate {feature.aggregate!r}")  # a new one
 
     def _change(
         self, column: int, newest: I64, nth: I64, *, decimals: int | None

@@ -5,7 +5,8 @@ Write every decision to the journal, off the request path.
 once, or a few milliseconds after the previous one; it does not wait for replies. If the
 stream does not respond or is full, chunks go to the spool. If the spool fails, too,
 records stay in memory. Records that find no room there are dropped and counted, and
-leave a gap in the sequence numbers.
+leave a gap in the sequence numbers. The writer's mark holds the rows that are not
+durable, so that the next writer can send them if this process is killed.
 """
 
 from __future__ import annotations
@@ -360,8 +361,8 @@ class JournalWriter:
         stream: Stream to send to; closed with the writer.
         spool: Spool for chunks that the stream does not take; None for none. Closed
             with the writer.
-        mark: Counts the records handed over, and outlives this process; closed with the
-            writer.
+        mark: Saves the rows until they are durable, and their number, so that they
+            outlive this process; closed with the writer.
         extra_commands: Builds commands to send with a chunk, from its records and the
             clock.
         most_rows: Maximum number of records in memory.

@@ -7,6 +7,8 @@ spool) applies an event to the state of its own features, and then to the others
 list. It reads the list after its own state has the event, or at most `FRESH_S` before.
 So a copy that starts `FRESH_S` after the list was written finds each event that such a
 writer did not apply to the new state.
+
+The feature step's own dual writes are in tollgate/store/fallback/fallback_chain.py.
 """
 
 from __future__ import annotations

@@ -339,6 +339,8 @@ def _compiled_loop(spec: FeatureSpec) -> Any:
         for column, one in enumerate(spec.features)
         if (kind := common_kind(one))
     ]
+    if not all(kind in loop.COLUMNS for _, kind, *_ in columns):
+        return None
     return loop.Windows(len(spec.features), entities, demands, columns)
 
 

@@ -594,7 +594,9 @@ class _Windows:
             return self._ewm(demand)
         if kind == "sessions":
             return self._sessions(demand)
-        return self._latest(demand)
+        if kind in ("last", "time_since_last"):
+            return self._latest(demand)
+        raise AssertionError(f"no demand {kind!r}")  # of a new aggregate
 
     def _number(self, of: str) -> tuple[I64, Bool]:
         """Return the values of a source, and which of them are known."""
