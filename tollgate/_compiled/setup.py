@@ -19,8 +19,9 @@ setup(
         Extension(
             f"{PACKAGE}.{Path(source).stem}",
             [source],
-            # The bits of NumPy: no multiplication and addition in one step.
-            extra_compile_args=["-O3", "-g0", "-ffp-contract=off"],
+            # The bits of NumPy: no multiplication and addition in one step, and
+            # integers that wrap around.
+            extra_compile_args=["-O3", "-g0", "-ffp-contract=off", "-fwrapv"],
         )
         for source in sorted(glob("*.pyx"))
     ],
