@@ -9,6 +9,8 @@ import sys
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
+import pytest
+
 from tollgate import compiled
 
 SOURCES = sorted(one.stem for one in compiled.FOLDER.glob("*.pyx"))
@@ -32,9 +34,10 @@ def described(**variables: str) -> str:
 
 def test_every_loop_is_in_use_where_a_compiler_is() -> None:
     """A suite that ran without them would prove nothing about them."""
+    if not shutil.which("cc"):
+        pytest.skip("this machine has no C compiler")
     in_use = described(TOLLGATE_COMPILED="")
-    if shutil.which("cc") or not SOURCES:
-        assert in_use == (", ".join(sorted(SOURCES, key=_order)) or compiled.NONE)
+    assert in_use == (", ".join(sorted(SOURCES, key=_order)) or compiled.NONE)
 
 
 def _order(name: str) -> int:

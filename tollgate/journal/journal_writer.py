@@ -31,7 +31,7 @@ from tollgate.journal.journal_rows import (
     pack,
     runs,
 )
-from tollgate.journal.journal_spool import MOST_CHUNKS, JournalSpool
+from tollgate.journal.journal_spool import MOST_CHUNKS, UNREADABLE, JournalSpool
 from tollgate.journal.journal_stream import JournalStream
 from tollgate.journal.mark import DeadMark, Mark, dead_marks
 from tollgate.journal.stream_entries import End
@@ -268,25 +268,39 @@ class Delivery:
                 self._look_due_s = now_s + IDLE_S
                 clear_heads(spool.folder)
                 for mark in dead_marks(spool.folder):
-                    if self._send_rows(mark) and self._stream.end(mark.end):
-                        mark.path.unlink(missing_ok=True)
+                    chunks = self._pack_rows(mark)
+                    if self._send_rows(chunks or ()) and self._stream.end(mark.end):
+                        if chunks is None:
+                            name = mark.path.name + UNREADABLE
+                            mark.path.rename(mark.path.with_name(name))
+                        else:
+                            mark.path.unlink(missing_ok=True)
         except OSError as error:
             self._look_due_s = now_s + IDLE_S
             log.warning("the journal's spool cannot be read: %s", error.strerror)
 
-    def _send_rows(self, mark: DeadMark) -> bool:
-        """Send the rows of a dead writer's mark; return whether the stream took all."""
+    def _pack_rows(self, mark: DeadMark) -> list[Chunk] | None:
+        """Pack the rows of a dead writer's mark; None if this version cannot."""
+        if mark.rows is None:
+            return None
         if mark.heading is None or not mark.rows:
-            return True
-        chunks = [
-            pack(
-                run,
-                mark.heading,
-                writer=mark.end.writer,
-                extra_commands=self._extra_commands or _nothing,
-            )
-            for run in runs(mark.rows)
-        ]
+            return []
+        writer, commands = mark.end.writer, self._extra_commands or _nothing
+        try:
+            chunks = [
+                pack(run, mark.heading, writer=writer, extra_commands=commands)
+                for run in runs(mark.rows)
+            ]
+        except Exception as error:  # noqa: BLE001 - any version may have written it
+            text = "the rows of the killed writer %s cannot be packed: %s"
+            log.error(text, writer, trace_of(error))
+            return None
+        number = sum(one.rows for one in chunks)
+        log.info("the killed writer %s left %d records", writer, number)
+        return chunks
+
+    def _send_rows(self, chunks: Sequence[Chunk]) -> bool:
+        """Send chunks of a dead writer; return whether the stream took all."""
         for begin in range(0, len(chunks), MOST_CHUNKS):
             part = chunks[begin : begin + MOST_CHUNKS]
             commands = [command for one in part for command in one.extra_commands]
@@ -294,8 +308,6 @@ class Delivery:
             if self._stream.add(raw, extra_commands=commands) < len(raw):
                 self._set_away(True)
                 return False
-        text = "sent the last %d records of the killed writer %s again"
-        log.info(text, sum(one.rows for one in chunks), mark.end.writer)
         return True
 
     def _send_again(self, chunks: Sequence[bytes]) -> int:

@@ -10,8 +10,9 @@ out, so that they can count what was lost nevertheless.
 
 Layout, little-endian: writer (8 bytes), number of the next record (8), 1 if the writer
 was closed in order (1; padded to 8), then in words of 8 bytes: size of a half of the
-buffer, first and last byte in use of each half, size of the heading; the heading
-(MessagePack). The halves begin at byte 4,096. A file of 17 bytes has no buffer.
+buffer, first and last byte in use of each half, size of the heading; then the version
+of contexts and the heading (MessagePack). The halves begin at byte 4,096. A file of 17
+bytes has no buffer.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from tollgate.journal.journal_rows import (
 )
 from tollgate.journal.stream_entries import End
 from tollgate.repair.spool_segments import locked, sync_folder
+from tollgate.schema import CONTEXT_VERSION
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +85,7 @@ class Mark:
         self._fd = os.open(new, flags, 0o600)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX)
-            encoded = msgspec.msgpack.encode(heading)
+            encoded = msgspec.msgpack.encode((CONTEXT_VERSION, heading))
             if len(encoded) > _PAGE - _HEADING_AT:
                 raise OSError("the names of entities and fields do not fit into a mark")
             size = _PAGE + 2 * half_bytes
@@ -158,13 +160,14 @@ class DeadMark(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         end: Its end.
         heading: The values that its records share; None without rows.
-        rows: Its rows that may not be durable, in their order.
+        rows: Its rows that may not be durable, in their order; None if this version
+            cannot read them.
     """
 
     path: Path
     end: End
     heading: Heading | None
-    rows: Sequence[Numbered]
+    rows: Sequence[Numbered] | None
 
 
 def dead_marks(folder: Path) -> Iterator[DeadMark]:
@@ -178,7 +181,7 @@ def dead_marks(folder: Path) -> Iterator[DeadMark]:
                 continue
             writer, sequence, closed = _START.unpack(content)
             heading: Heading | None = None
-            rows: list[Numbered] = []
+            rows: list[Numbered] | None = None
             try:
                 heading, rows = _rows(fd)
             except Exception as error:  # noqa: BLE001 - any version may have written it
@@ -208,4 +211,7 @@ def _rows(fd: int) -> tuple[Heading | None, list[Numbered]]:
             at += size
     rows.sort(key=lambda one: one[0])
     encoded = os.pread(fd, heading_bytes, _HEADING_AT)
-    return msgspec.msgpack.decode(encoded, type=Heading), rows
+    version, heading = msgspec.msgpack.decode(encoded, type=tuple[int, Heading])
+    if version != CONTEXT_VERSION:
+        raise ValueError(f"context {version}, not {CONTEXT_VERSION}")
+    return heading, rows

@@ -78,8 +78,8 @@ class LoggingWriter(JournalWriter):
 def open_one(url: str, spool: Path) -> LoggingWriter:
     """Open a writer as the decision step does, with its deadline."""
     stream = JournalStream("fraud", open_pipeline(url, deadline_s=DEADLINE_S))
-    kept = JournalSpool(spool, product="fraud")
-    return LoggingWriter(HEADING, stream, spool=kept, mark=Mark(spool, HEADING))
+    files = JournalSpool(spool, product="fraud")
+    return LoggingWriter(HEADING, stream, spool=files, mark=Mark(spool, HEADING))
 
 
 def write(url: str, spool: Path, logs: Path) -> None:

@@ -19,6 +19,7 @@ from tests.support.journal.numbered_decisions import (
     wait_until,
     writer_of,
 )
+from tollgate.journal import mark as mark_module
 from tollgate.journal.decision_record import encode_chunk
 from tollgate.journal.journal_opening import open_writer
 from tollgate.journal.journal_rows import Rows, encode_rows, to_records
@@ -97,7 +98,7 @@ def test_what_cannot_be_read_is_a_gap(
         file.write(b"\xc1" * 40)
     with caplog.at_level(logging.ERROR):
         (dead,) = dead_marks(tmp_path)
-    assert not dead.rows
+    assert dead.rows is None
     assert dead.end.sequence == 8
     assert mark.writer in caplog.text
 
@@ -126,6 +127,38 @@ def test_the_next_writer_sends_the_rows_and_the_end(tmp_path: Path) -> None:
     assert [(one.first_sequence, len(one)) for one in sent] == [(4, 8)]
     assert [one.sequence for one in ends] == [12]
     assert not list(spool.glob("*.mark"))
+
+
+@pytest.mark.parametrize("damage", ["heading", "version", "rows"])
+def test_rows_of_another_version_are_set_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    """The writer that finds them goes on, and sends the end: a gap, and no loop."""
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    heading = replace(HEADING, entities=("card",)) if damage == "heading" else HEADING
+    with monkeypatch.context() as patch:
+        if damage == "version":
+            patch.setattr(mark_module, "CONTEXT_VERSION", 1)
+        dead = Mark(spool, heading, half_bytes=100 * ENTRY_BYTES)
+    dead.save(0, rows_of(0, 4))
+    dead.set(4)
+    dead.close(end_stored=False)
+    if damage == "rows":
+        with (spool / f"{dead.writer}.mark").open("r+b") as file:
+            file.seek(4096 + 4)
+            file.write(b"\xc1" * 40)
+    with EmbeddedRedis(tmp_path / "state") as server:
+        writer = writer_of(server.url, spool)
+        writer.append(rows_of(0, 4))
+        wait_until(lambda: bool(list(spool.glob("*.unreadable"))))
+        writer.append(rows_of(4, 4))
+        writer.close()
+        sent = {one.writer for one in chunks_in(server.url)}
+        ends = {one.writer: one.sequence for one in ends_in(server.url)}
+    assert sent == {writer.writer}
+    assert ends == {dead.writer: 4, writer.writer: 8}
+    assert [one.name for one in spool.iterdir()] == [f"{dead.writer}.mark.unreadable"]
 
 
 def test_a_disk_without_room_costs_the_mark_alone(
