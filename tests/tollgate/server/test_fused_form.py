@@ -20,6 +20,7 @@ import redis
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from tests.support.server.next_release import next_release
 from tollgate.errors import ServerError, TollgateError
 from tollgate.features.spec.feature_spec import wire_inputs
 from tollgate.journal.decision_record import decode_chunk
@@ -27,7 +28,6 @@ from tollgate.journal.stream_entries import stream_key
 from tollgate.latency_budget.measurement import Load, measure
 from tollgate.load.synthetic import synthetic_purchases
 from tollgate.repository.product_models import read_product
-from tollgate.repository.releases.activation import compose_release
 from tollgate.repository.releases.release_file import (
     Release,
     read_release,
@@ -369,21 +369,6 @@ def switch(server: Embedded, repository: Path, release: Release) -> None:
     """Switch a fused server to a release."""
     plan = plan_serving(RepositorySnapshot(repository), release, form="fused")
     server.serving["fraud"].switch(plan, progress=lambda _: None)
-
-
-def next_release(repository: Path, **versions: int) -> Release:
-    """Write a release with other versions of some steps."""
-    current = read_release(repository, product="fraud")
-    release = compose_release(
-        RepositorySnapshot(repository),
-        product="fraud",
-        versions={**current.versions, **versions},
-        actor="test",
-        reason="test",
-        spec_hash=current.spec_hash,
-    )
-    write_release(repository, release)
-    return release
 
 
 def test_releases_are_activated_and_rolled_back_under_load(

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from tests.support.server.next_release import next_release
 from tollgate.errors import TollgateError
-from tollgate.repository.releases.activation import compose_release
 from tollgate.repository.releases.release_file import (
     Release,
     read_release,
@@ -21,7 +21,6 @@ from tollgate.repository.releases.release_file import (
     write_release,
 )
 from tollgate.repository.remote.repository_source import Folder
-from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.server.triton import control
 from tollgate.server.triton.probe import probe
@@ -106,21 +105,6 @@ class Caller:
                 self.problems.append(error)
 
 
-def write(repository: Path, **versions: int) -> Release:
-    """Make other versions the release."""
-    current = read_release(repository, product="fraud")
-    release = compose_release(
-        RepositorySnapshot(repository),
-        product="fraud",
-        versions={**current.versions, **versions},
-        actor="test",
-        reason="test",
-        spec_hash=current.spec_hash,
-    )
-    write_release(repository, release)
-    return release
-
-
 def loaded(server: Embedded) -> dict[str, list[int]]:
     """Slots that answer, per step."""
     return {step: control.ready_versions(server.triton, step) for step in STEPS}
@@ -131,7 +115,7 @@ def test_the_next_release_loads_while_requests_are_answered(
 ) -> None:
     """Each answer is of one of the two; the steps of the one before stay loaded."""
     before = {stub.pid for stub in find_stubs(served.triton.pid)}
-    release = write(repository, fraud_model=2)
+    release = next_release(repository, fraud_model=2)
     with Caller(served) as caller:
         reconciler.reconcile()
     assert caller.problems == []
@@ -173,7 +157,7 @@ def test_a_release_that_does_not_load_changes_nothing(
     step = repository / "fraud_decision" / "3"
     shutil.copytree(repository / "fraud_decision" / "1", step)
     (step / "model.py").write_text('raise RuntimeError("not today")\n')
-    release = write(repository, fraud_decision=3)
+    release = next_release(repository, fraud_decision=3)
     with Caller(served) as caller:
         reconciler.reconcile()
         reconciler.reconcile()
@@ -198,7 +182,7 @@ def test_another_reason_is_reported_too(
 ) -> None:
     """The same release fails for another reason: both are reported."""
     before = len(refused)
-    release = write(repository, fraud_decision=3)
+    release = next_release(repository, fraud_decision=3)
     policy = repository / "fraud_decision/3/policy.yaml"
     content = policy.read_bytes()
     policy.write_bytes(content + b"\n")
@@ -220,7 +204,7 @@ def test_a_switch_parses_each_configuration_once(
     parsed_configs: Counter[str],
 ) -> None:
     """The check and the plan of a release share what was read."""
-    release = write(repository, fraud_model=1, fraud_decision=2)
+    release = next_release(repository, fraud_model=1, fraud_decision=2)
     parsed_configs.clear()
     reconciler.reconcile()
     assert reconciler.status.running == release.name
@@ -262,7 +246,7 @@ def test_files_may_come_after_the_release_that_names_them(
 ) -> None:
     """A copy that is not finished is waited for."""
     write_release(repository, read_release(REPOSITORY, product="fraud"))
-    release = write(repository, fraud_decision=2)
+    release = next_release(repository, fraud_decision=2)
     away = repository.parent / "away"
     (repository / "fraud_decision" / "2").rename(away)
     reconciler.reconcile()
@@ -287,7 +271,7 @@ def test_what_is_taken_is_what_was_read(
     served: Embedded, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A release that came in between is looked at next; its faults are its own."""
-    release = write(repository, fraud_decision=1)
+    release = next_release(repository, fraud_decision=1)
     serving = served.serving["fraud"]
     # Nor does a full disk, at the last step, take back what answers by then.
     monkeypatch.setattr(serving, "_path", repository / "gone" / "record.json")
@@ -310,7 +294,7 @@ def test_a_release_keeps_its_name_to_itself(
     path = release_path(repository, "fraud")
     before = path.read_bytes()
     name = read_release(repository, product="fraud").name
-    changed = write(repository, fraud_model=2).name
+    changed = next_release(repository, fraud_model=2).name
     path.write_bytes(path.read_bytes().replace(changed.encode(), name.encode()))
     reconciler.reconcile()
     assert f"{name} answers already, with other versions" in reconciler.status.doing
