@@ -17,7 +17,7 @@ from tollgate.errors import InputError
 from tollgate.features.spec.description import vector_parts
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.journal.decision_record import Records
-from tollgate.policy import Policy, RowFacts, decide
+from tollgate.policy import Policy, RowFacts
 from tollgate.repository.releases.release_file import spec_hash_text
 from tollgate.schema import Degraded
 
@@ -93,7 +93,8 @@ class Scorer:
 
     def segment(self, records: Records) -> npt.NDArray[np.uint8]:
         """Return rows' segments, by the recorded release's policy; uint8 [N]."""
-        return decide(_facts(records), policy=self._recorded.policy).segment
+        policy = self._recorded.policy
+        return decide_in_batches(_facts(records), policy=policy).decisions.segment
 
     def _again(self, facts: RowFacts, cluster: I64) -> Decisions:
         found = decide_in_batches(
@@ -113,8 +114,7 @@ class Scorer:
         """Run the model; if it fails, its rows have no score."""
         width = len(self._other.policy.labels)
         try:
-            vectors = self._model.vectors(facts, self._other.spec)
-            found = self._model.probabilities(vectors)
+            found = self._model.score(facts, self._other.spec)
         except Exception:  # onnxruntime's errors have no common base
             if not self._failure_logged:  # log once, not per batch
                 log.exception("%s: its model failed", self._other.name)

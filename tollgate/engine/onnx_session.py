@@ -7,7 +7,8 @@ onnxruntime when a file is opened, so importing this module costs numpy alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,11 @@ class OnnxSession:
     A loaded model.
 
     Args:
+        model: A model.onnx, or its bytes.
         intra_op_threads: Threads inside one operator; 0 lets onnxruntime choose.
 
     Attributes:
+        source: Path of the file, or "model" for bytes.
         inputs: Name to spec; shapes with the batch dimension.
         outputs: Name to spec; only those that Triton can carry.
         refused: Outputs Triton cannot carry (ZipMap), name to onnxruntime's type.
@@ -61,14 +64,14 @@ class OnnxSession:
         RepositoryError: The file is missing, or onnxruntime cannot load it.
     """
 
-    def __init__(self, path: Path, *, intra_op_threads: int) -> None:
+    def __init__(self, model: Path | bytes, *, intra_op_threads: int) -> None:
         import onnxruntime
 
-        self.path = path
+        self.source = model if isinstance(model, Path) else "model"
         self.intra_op_threads = intra_op_threads
         self.version: str = onnxruntime.__version__
-        if not path.is_file():
-            raise RepositoryError(path, "no such file")
+        if isinstance(model, Path) and not model.is_file():
+            raise RepositoryError(model, "no such file")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = intra_op_threads
         options.inter_op_num_threads = 1
@@ -76,12 +79,13 @@ class OnnxSession:
         options.log_severity_level = 3
         try:
             self._session = onnxruntime.InferenceSession(
-                str(path), options, providers=["CPUExecutionProvider"]
+                str(model) if isinstance(model, Path) else model,
+                options,
+                providers=["CPUExecutionProvider"],
             )
         except Exception as error:  # onnxruntime's errors share no base
-            raise RepositoryError(
-                path, f"onnxruntime {self.version} cannot load it: {_reason(error)}"
-            ) from error
+            problem = f"onnxruntime {self.version} cannot load it: {_reason(error)}"
+            raise RepositoryError(self.source, problem) from error
         self.inputs = {s.name: s for s in map(_spec, self._session.get_inputs()) if s}
         found = [(node, _spec(node)) for node in self._session.get_outputs()]
         self.outputs = {spec.name: spec for _, spec in found if spec}
@@ -96,6 +100,18 @@ class OnnxSession:
         """
         answer: list[Tensor] = self._session.run(list(names), dict(feeds))
         return answer
+
+    @contextmanager
+    def refusals(self) -> Iterator[None]:
+        """Map onnxruntime's errors in the block to RepositoryErrors of one line."""
+        try:
+            yield
+        except Exception as error:
+            # onnxruntime's errors have no common base; they share a module.
+            if not type(error).__module__.startswith("onnxruntime."):
+                raise
+            problem = f"onnxruntime {self.version}: {' '.join(str(error).split())}"
+            raise RepositoryError(self.source, problem) from error
 
 
 def open_model(directory: Path, config: Mapping[str, Any]) -> OnnxSession:
@@ -146,7 +162,7 @@ def check_wiring(session: OnnxSession, config: Mapping[str, Any]) -> None:
     missing = sorted(set(session.inputs) - configured)
     if missing:
         raise RepositoryError(
-            session.path, f"config.pbtxt lacks the model's input {missing[0]}"
+            session.source, f"config.pbtxt lacks the model's input {missing[0]}"
         )
 
 
@@ -165,19 +181,19 @@ def _check_tensor(
         problem = f"has no {part} {name}; it has " + ", ".join(sorted(specs))
         if part == "output" and kind:
             problem = f"output {name} is {kind}: convert the model with zipmap=False"
-        raise RepositoryError(session.path, problem)
+        raise RepositoryError(session.source, problem)
     wanted = tensor.get("data_type", "")
-    present = _triton_type(spec.dtype)
+    present = triton_type(spec.dtype)
     if wanted != present:
         raise RepositoryError(
-            session.path, f"{part} {name} is {present}, config.pbtxt says {wanted}"
+            session.source, f"{part} {name} is {present}, config.pbtxt says {wanted}"
         )
     reshape = tensor.get("reshape") or {}
     dims = [int(size) for size in reshape.get("shape", tensor.get("dims", []))]
     shape = [-1, *dims] if batched else dims
     if not _compatible(spec.shape, shape):
         raise RepositoryError(
-            session.path,
+            session.source,
             f"{part} {name} has shape {list(spec.shape)}, config.pbtxt says {shape}"
             + (" with the batch dimension" if batched else ""),
         )
@@ -189,7 +205,8 @@ def _compatible(model: Sequence[int], config: Sequence[int]) -> bool:
     )
 
 
-def _triton_type(dtype: np.dtype[Any]) -> str:
+def triton_type(dtype: np.dtype[Any]) -> str:
+    """Return Triton's name of a type."""
     return next(triton for triton, numpy in _TYPES.values() if numpy == dtype)
 
 

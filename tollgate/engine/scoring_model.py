@@ -34,20 +34,21 @@ class ScoringModel:
 
     def __init__(self, session: OnnxSession) -> None:
         if FEATURES not in session.inputs:
-            raise RepositoryError(session.path, f"has no input {FEATURES}")
+            raise RepositoryError(session.source, f"has no input {FEATURES}")
         if PROBABILITIES not in session.outputs:
-            raise RepositoryError(session.path, f"has no output {PROBABILITIES}")
+            raise RepositoryError(session.source, f"has no output {PROBABILITIES}")
         self._session = session
         self._dtype = session.inputs[FEATURES].dtype
         self.exact = bool(self._dtype == np.float64)
 
-    def vectors(self, facts: RowFacts, spec: FeatureSpec) -> Floats:
-        """Return the vectors that the model receives for rows; [N, F]."""
-        if not self.exact:
-            return facts.features
-        return exact_features(
-            spec, facts.features, cents=facts.cents, fields=facts.fields
-        )
+    def score(self, facts: RowFacts, spec: FeatureSpec) -> F32:
+        """Compute probabilities of rows whose features are known; [N, K]."""
+        features: Floats = facts.features
+        if self.exact:
+            features = exact_features(
+                spec, features, cents=facts.cents, fields=facts.fields
+            )
+        return self.probabilities(features)
 
     def probabilities(self, features: Floats) -> F32:
         """

@@ -84,7 +84,8 @@ def try_model(model: Path) -> Trial:
     session = OnnxSession(model, intra_op_threads=1)
     taken = session.inputs[FEATURES]
     rows = made_up_rows(taken.shape[1]).astype(taken.dtype, copy=False)
-    answers = _run(session, rows)
+    with session.refusals():
+        answers: F32 = session.run([PROBABILITIES], {FEATURES: rows})[0]
     if len(answers) != len(rows) or answers.ndim != 2:
         problem = f"has shape {list(answers.shape)} for {len(rows)} rows"
         raise RepositoryError(model, problem, where=PROBABILITIES)
@@ -171,18 +172,6 @@ def _apart(
             f"asked: {source.probabilities[row].tolist()} by the source)",
         )
     return float(delta[row])
-
-
-def _run(session: OnnxSession, rows: F32) -> F32:
-    try:
-        answer: F32 = session.run([PROBABILITIES], {FEATURES: rows})[0]
-    except Exception as error:
-        # onnxruntime's errors have no common base; they share a module.
-        if not type(error).__module__.startswith("onnxruntime."):
-            raise
-        problem = f"onnxruntime {session.version}: {' '.join(str(error).split())}"
-        raise RepositoryError(session.path, problem) from error
-    return answer
 
 
 # Check a model, published or copied in by hand, before it counts as a version.

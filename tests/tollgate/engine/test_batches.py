@@ -57,7 +57,7 @@ def test_batches_decide_as_one(
     """Every column has the same bits, whatever the size of a batch."""
 
     def score(rows: RowFacts) -> np.ndarray:
-        return model.probabilities(model.vectors(rows, SPEC))
+        return model.score(rows, SPEC)
 
     found = decide_in_batches(facts, policy=policy, score=score, batch_rows=batch_rows)
     whole = msgspec.structs.replace(facts, probabilities=score(facts))

@@ -32,10 +32,11 @@ from tollgate.audit.releases.record_rows import (
     WRITER,
     read_table,
 )
+from tollgate.engine.batches import decide_in_batches
 from tollgate.errors import TollgateError
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.features.windows.entity_entries import MISSING
-from tollgate.policy import PolicyDecisions, RowFacts, decide
+from tollgate.policy import PolicyDecisions, RowFacts
 from tollgate.repository.releases.release_file import spec_hash_text
 from tollgate.schema import Decision, Degraded
 
@@ -333,8 +334,7 @@ def _again(own: pl.DataFrame, found: _Decider, part: ReleaseReplay) -> list[Diff
     except KeyError as exc:
         part.problem = f"records have no feature {exc.args[0]}"
         return []
-    vectors = found.model.vectors(facts, found.release.spec)
-    computed = found.model.probabilities(vectors)
+    computed = found.model.score(facts, found.release.spec)
     if computed.shape != facts.probabilities.shape:
         classes = facts.probabilities.shape[1]
         part.problem = f"has {computed.shape[1]} classes, its records have {classes}"
@@ -343,9 +343,8 @@ def _again(own: pl.DataFrame, found: _Decider, part: ReleaseReplay) -> list[Diff
     # Probabilities within the tolerance count as equal. Then the policy must agree
     # exactly on the recorded ones.
     used = np.where(near[:, None], facts.probabilities, computed)
-    decided = decide(
-        msgspec.structs.replace(facts, probabilities=used), policy=found.release.policy
-    )
+    facts_used = msgspec.structs.replace(facts, probabilities=used)
+    decided = decide_in_batches(facts_used, policy=found.release.policy).decisions
     wrong = {
         "probabilities": ~near,
         **wrong_by_aspect(rows, decided, rules=part.through == part.release),

@@ -22,8 +22,8 @@ from tollgate.audit.review.record_text import (
     describe_rules,
     moment,
 )
+from tollgate.engine.batches import decide_in_batches
 from tollgate.errors import TollgateError
-from tollgate.policy import decide
 from tollgate.policy.reason_sentences import Reason
 from tollgate.repository.releases.release_file import spec_hash_text
 from tollgate.schema import REASON_SEPARATOR
@@ -151,7 +151,8 @@ def _with_policy(
 ) -> ExplainedRecord:
     """Add the rules and the thresholds that applied, as the policy evaluates them."""
     policy = release.policy
-    at = int(decide(facts_of(row, release.spec), policy=policy).segment[0])
+    decided = decide_in_batches(facts_of(row, release.spec), policy=policy).decisions
+    at = int(decided.segment[0])
     levels = policy.thresholds[at]
     return msgspec.structs.replace(
         found,

@@ -8,7 +8,7 @@ Its record ties it to the version: the record names the model.onnx.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from tollgate.engine.onnx_session import OnnxSession, TensorSpec, triton_type
 from tollgate.errors import RepositoryError
 from tollgate.repository.findings import Finding, collecting
 from tollgate.repository.hashes import PLAN_FILE, SHORT_DIGITS, hash_file, plan_record
@@ -59,16 +60,6 @@ _SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
     "Entry": {"key": (1, "bytes"), "value": (2, "bytes")},
 }
 _MAX_BYTES = 2**31 - 1  # protobuf's own limit of one message
-
-# onnxruntime's name of a type -> Triton's, for the types of a classifier.
-_KINDS = {
-    "tensor(float)": "TYPE_FP32",
-    "tensor(double)": "TYPE_FP64",
-    "tensor(float16)": "TYPE_FP16",
-    "tensor(int32)": "TYPE_INT32",
-    "tensor(int64)": "TYPE_INT64",
-    "tensor(string)": "TYPE_STRING",
-}
 
 
 def parse_onnx(model: Path) -> Any:
@@ -158,29 +149,22 @@ def onnx_findings(path: Path, config: ModelConfig) -> list[Finding]:
     of artifact and release still guard the file.
     """
     try:
-        import onnxruntime
+        session = OnnxSession(path, intra_op_threads=1)
     except ImportError:
         return []
-    try:
-        session = onnxruntime.InferenceSession(
-            str(path), providers=["CPUExecutionProvider"]
-        )
-    except Exception as exc:
-        # onnxruntime's errors have no common base; they share a module.
-        if not type(exc).__module__.startswith("onnxruntime."):
-            raise
-        problem = f"onnxruntime {onnxruntime.__version__} cannot load it: {_cause(exc)}"
-        return [Finding(code="TG313", file=str(path), where="", problem=problem)]
+    except RepositoryError as error:
+        found = Finding(code="TG313", file=str(path), where="", problem=error.problem)
+        return [found]
     taken = tensors_of(config.input, origin="config.pbtxt")
     given = tensors_of(config.output, origin="config.pbtxt")
     breaks = [
-        *_breaks(session.get_inputs(), taken, side="input"),
-        *_breaks(session.get_outputs(), given, side="output"),
+        *_breaks(session.inputs, taken, side="input"),
+        *_breaks(session.outputs, given, side="output", refused=session.refused),
     ]
     breaks += [
-        (f"input {value.name}", "config.pbtxt does not have it")
-        for value in session.get_inputs()
-        if value.name not in taken
+        (f"input {name}", "config.pbtxt does not have it")
+        for name in session.inputs
+        if name not in taken
     ]
     return [
         Finding(code="TG313", file=str(path), where=where, problem=problem)
@@ -188,31 +172,29 @@ def onnx_findings(path: Path, config: ModelConfig) -> list[Finding]:
     ]
 
 
-def _cause(exc: Exception) -> str:
-    """Extract the sentence of an onnxruntime message, without its codes and paths."""
-    message = " ".join(str(exc).split())
-    return message.rpartition(" failed:")[2] or message
-
-
 def _breaks(
-    values: Sequence[Any], declared: dict[str, Tensor], *, side: str
+    specs: Mapping[str, TensorSpec],
+    declared: dict[str, Tensor],
+    *,
+    side: str,
+    refused: Mapping[str, str] = {},
 ) -> Iterator[tuple[str, str]]:
     """Compare one side of the model with the same side of the configuration."""
-    by_name = {value.name: value for value in values}
     for name, tensor in declared.items():
         where = f"{side} {name}"
-        if name not in by_name:
-            names = ", ".join(by_name)
+        if name in refused:
+            yield where, f"is {refused[name]}: convert the model with zipmap=False"
+            continue
+        if name not in specs:
+            names = ", ".join([*specs, *refused])
             yield where, f"the model has no such {side}; it has {names}"
             continue
-        value = by_name[name]
-        kind = _KINDS.get(value.type, value.type)
-        shape = [size if isinstance(size, int) else -1 for size in value.shape or []]
+        kind, shape = triton_type(specs[name].dtype), specs[name].shape
         if not shape or shape[0] != -1:
-            problem = f"{kind} {shape} has no free first dimension for the batch"
+            problem = f"{kind} {list(shape)} has no free first dimension for the batch"
             yield where, problem
             continue
-        row = Tensor(kind=kind, dims=tuple(shape[1:]), optional=False, origin="model")
+        row = Tensor(kind=kind, dims=shape[1:], optional=False, origin="model")
         if not row.agrees(tensor):
             yield where, f"{row} does not fit {tensor}"
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.engine.onnx_session import OnnxSession
 from tollgate.errors import RepositoryError
 from tollgate.repository.product_models import Product
 from tollgate.repository.slo import SLO_FILE, read_slo
 from tollgate.schema import FEATURES, MAX_BATCH_ROWS, PROBABILITIES
-
-if TYPE_CHECKING:
-    import onnxruntime
 
 # Read how long a product's model may take, and check a measured time against it.
 
@@ -122,17 +119,15 @@ def us_per_row(
     Raises:
         RepositoryError: It cannot be loaded or run, or is no model of `features`.
     """
-    source = model if isinstance(model, Path) else "model"
-    session = _session(model, source=source)
-    single = made_up_rows(_columns(session, source=source))
-    wide = session.get_inputs()[0].type == "tensor(double)"
-    rows = single.astype(np.float64) if wide else single
+    session = OnnxSession(model, intra_op_threads=1)
+    single = made_up_rows(feature_columns(session))
+    rows = single.astype(session.inputs[FEATURES].dtype, copy=False)
     fastest = dict.fromkeys(BATCHES, float("inf"))
     until = time.monotonic() + measure_s
     done = 0
     while done < _ROUNDS or time.monotonic() < until:
         for count in BATCHES:
-            taken_us = _run_us(session, rows[:count], source=source)
+            taken_us = _run_us(session, rows[:count])
             fastest[count] = min(fastest[count], taken_us / count)
         done += 1
     return fastest
@@ -154,61 +149,25 @@ def made_up_rows(columns: int) -> F32:
     return rows
 
 
-@contextmanager
-def _refusals(source: Path | str) -> Iterator[None]:
-    """Map onnxruntime's errors to one line with its version."""
-    import onnxruntime
+def feature_columns(session: OnnxSession) -> int:
+    """
+    Read how many features a model takes.
 
-    try:
-        yield
-    except Exception as error:
-        # onnxruntime's errors have no common base; they share a module.
-        if not type(error).__module__.startswith("onnxruntime."):
-            raise
-        problem = (
-            f"onnxruntime {onnxruntime.__version__}: {' '.join(str(error).split())}"
-        )
-        raise RepositoryError(source, problem) from error
-
-
-def _session(
-    model: Path | bytes, *, source: Path | str
-) -> onnxruntime.InferenceSession:
-    import onnxruntime
-
-    if isinstance(model, Path) and not model.is_file():
-        raise RepositoryError(source, "no such file")
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 4  # errors are raised, and reported once
-    with _refusals(source):
-        return onnxruntime.InferenceSession(
-            str(model) if isinstance(model, Path) else model,
-            options,
-            providers=["CPUExecutionProvider"],
-        )
+    Raises:
+        RepositoryError: It takes other inputs, or no fixed number of features.
+    """
+    if set(session.inputs) != {FEATURES}:
+        problem = f"takes {sorted(session.inputs)}, not {FEATURES} alone"
+        raise RepositoryError(session.source, problem)
+    shape = session.inputs[FEATURES].shape
+    if len(shape) != 2 or shape[1] < 0:
+        problem = f"has shape {list(shape)}, not [rows, a number of columns]"
+        raise RepositoryError(session.source, problem, where=FEATURES)
+    return shape[1]
 
 
-def _columns(session: onnxruntime.InferenceSession, *, source: Path | str) -> int:
-    """Read how many features a model takes."""
-    shapes = {node.name: node.shape for node in session.get_inputs()}
-    if set(shapes) != {FEATURES}:
-        raise RepositoryError(source, f"takes {sorted(shapes)}, not {FEATURES} alone")
-    columns = shapes[FEATURES][1:]
-    if len(columns) != 1 or not isinstance(columns[0], int):
-        problem = f"has shape {shapes[FEATURES]}, not [rows, a number of columns]"
-        raise RepositoryError(source, problem, where=FEATURES)
-    return columns[0]
-
-
-def _run_us(
-    session: onnxruntime.InferenceSession,
-    rows: npt.NDArray[np.floating[Any]],
-    *,
-    source: Path | str,
-) -> float:
-    with _refusals(source):
+def _run_us(session: OnnxSession, rows: npt.NDArray[np.floating[Any]]) -> float:
+    with session.refusals():
         started = time.perf_counter()
         session.run([PROBABILITIES], {FEATURES: rows})
         return (time.perf_counter() - started) * 1e6

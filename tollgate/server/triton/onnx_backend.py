@@ -49,8 +49,9 @@ class OnnxBackendModel:
         self._batches = open_batches(public_name(args["model_name"]))
         wanted = config.get("parameters", {}).get(REQUESTED_KIND, {})
         kind = wanted.get("string_value") or f"KIND_{args['model_instance_kind']}"
+        model = public_name(str(self._session.source))
         triton.Logger.log_info(
-            f"{args['model_instance_name']}: {public_name(str(self._session.path))} in "
+            f"{args['model_instance_name']}: {model} in "
             f"onnxruntime {self._session.version}, intra_op_thread_count "
             f"{self._session.intra_op_threads}; " + _placement(kind)
         )
