@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tollgate.schema import STORE_URL_VARIABLE
-
+STORE_VARIABLE = "BASELINE_STORE"  # URL of the service's Redis
 FOLDER_VARIABLE = "BASELINE_FOLDER"  # the folder for the service's files
-MODEL_VARIABLE = "BASELINE_MODEL"  # path of the model as XGBoost's JSON
+MODEL_VARIABLE = "BASELINE_MODEL"  # path of the model: XGBoost's JSON, or ONNX
 REPOSITORY_VARIABLE = "BASELINE_REPOSITORY"
 
 
 def store_url() -> str:
     """Return the address of the service's Redis."""
-    return os.environ[STORE_URL_VARIABLE]
+    return os.environ[STORE_VARIABLE]
 
 
 def folder() -> Path:
@@ -23,7 +22,7 @@ def folder() -> Path:
 
 
 def model_path() -> Path:
-    """Return the path of the model that XGBoost loads."""
+    """Return the path of the model that the service loads itself."""
     return Path(os.environ[MODEL_VARIABLE])
 
 

@@ -2,6 +2,8 @@
 The journey: services decide the same purchases, in turns, on one machine.
 
     python -m loadtests.journey [--rounds 3] [--seconds 8] [--only NAME] [--out FILE]
+    python -m loadtests.journey --stages ensemble,fused,fused:250 --deadline-ms 500
+    python -m loadtests.journey --result journey.json --pages .
 """
 
 from __future__ import annotations
@@ -24,10 +26,16 @@ from loadtests.harness import (
     say,
     temporary_folder,
 )
-from loadtests.journey.equal import prove
-from loadtests.journey.report import JourneyReport, to_json, to_markdown
+from loadtests.journey.equal import prove, with_store_deadline
+from loadtests.journey.report import (
+    JourneyReport,
+    fill_pages,
+    read_report,
+    to_json,
+    to_markdown,
+)
 from loadtests.journey.same_rate import AtRate, at_rate
-from loadtests.journey.stages import BATCHED, STAGES, Stage, run_stages
+from loadtests.journey.stages import STAGES, Stage, run_stages
 from loadtests.journey.turns import Plan, Turn, run_turn
 from loadtests.requests.generator import make_generator, pick
 from tollgate.errors import InputError
@@ -56,6 +64,9 @@ def main(arguments: Sequence[str]) -> int:
     add_population(parser)
     add("--check", type=int, default=320, help="purchases compared")
     add("--rate", type=float, default=0.0, help="of the open loop")
+    add("--deadline-ms", type=int, help="store deadline of the product; else its own")
+    add("--result", type=Path, metavar="FILE", help="JSON of an earlier run: read it")
+    add("--pages", type=Path, metavar="FOLDER", help="checkout with pages to fill")
     add("--out", type=Path, help="Markdown here, JSON next to it")
     add_repository(parser)
     return run_command(parser, arguments, measure=compare, least=_LEAST)
@@ -67,20 +78,26 @@ def compare(options: argparse.Namespace) -> Report:
         raise InputError("--check", f"{options.check} is no multiple of 16")
     options.stages = stages_of(options.stages)
     options.scenarios = pick(options.only)
-    report = run_all(options)
+    report = read_report(options.result) if options.result else run_all(options)
+    if options.pages:
+        fill_pages(options.pages, report)
     return Report(to_markdown(report), data=to_json(report))
 
 
 def stages_of(text: str) -> tuple[str, ...]:
-    """Parse names of stages, in the order of the journey; Tollgate is the reference."""
-    named = text.split(",")
-    for name in named:
-        if name not in STAGES:
+    """Parse names of stages: at least two."""
+    names = tuple(dict.fromkeys(text.split(",")))
+    for name in names:
+        stage, _, delay_us = name.partition(":")
+        if stage not in STAGES:
             known = ", ".join(STAGES)
             raise InputError("--stages", f"{name!r} is none of {known}")
-    if STAGES[-1] not in named or len(named) < 2:
-        raise InputError("--stages", f"needs {STAGES[-1]}, and another to compare with")
-    return tuple(name for name in STAGES if name in named)
+        if delay_us and not (stage == "fused" and delay_us.isdecimal()):
+            problem = f"{name!r}: only fused takes a queue delay, in microseconds"
+            raise InputError("--stages", problem)
+    if len(names) < 2:
+        raise InputError("--stages", f"needs another than {names[0]} to compare with")
+    return names
 
 
 def run_all(options: argparse.Namespace) -> JourneyReport:
@@ -115,10 +132,14 @@ def run_all(options: argparse.Namespace) -> JourneyReport:
             warm_up_s=options.warm_up,
             measured_s=options.seconds,
         )
+        repository = options.repository
+        if options.deadline_ms:
+            copy = folder / "repository"
+            repository = with_store_deadline(repository, copy, ms=options.deadline_ms)
         with run_stages(
             options.stages,
             contents.history,
-            repository=options.repository,
+            repository=repository,
             folder=measured,
             say=say,
         ) as stages:
@@ -147,8 +168,9 @@ def _turns(
     turns = []
     for scenario in options.scenarios:
         for number in range(1, options.rounds + 1):
-            for name, stage in stages.items():
-                if scenario.rows > 1 and name not in BATCHED:
+            # Every second round takes the stages in the other order.
+            for name, stage in list(stages.items())[:: 1 if number % 2 else -1]:
+                if scenario.rows > 1 and name == "naive":
                     continue
                 turn, first[name] = run_turn(plan, stage, scenario, first=first[name])
                 turns.append(turn)

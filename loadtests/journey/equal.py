@@ -11,11 +11,9 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from google.protobuf import text_format
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from loadtests.baseline.json_bodies import json_bodies
-from loadtests.journey.stages import BATCHED, Say, Stage, run_stages
+from loadtests.journey.stages import OWN_LAYOUT, Say, Stage, run_stages, set_parameter
 from tollgate.errors import ServerError
 from tollgate.load.store_contents import HISTORY_DAYS, served_spec, simulated_history
 from tollgate.load.traffic import Traffic, traffic_of
@@ -107,7 +105,7 @@ MOST_APART = 1e-6
 STOLEN_LIST = "stolen_cards"
 _ROWS = 16  # per request, where a stage takes several
 _EVERY = 8  # of the checked purchases: a new customer, a large amount, a stolen card
-_CUSTOMERS, _PATIENCE_MS = 200, "2000"
+_CUSTOMERS, _PATIENCE_MS = 200, 2_000
 _LARGE, _NEW = 1_234.56, b"N"
 
 
@@ -118,7 +116,7 @@ class Agreement(msgspec.Struct, frozen=True):
     Attributes:
         rows: Purchases that every stage decided.
         decisions: Numbers of approved, reviewed and declined purchases.
-        apart: Largest difference of a score from Tollgate's.
+        apart: Largest difference of a score from the last stage's.
     """
 
     rows: int
@@ -146,7 +144,7 @@ def check(
     apart = _compare(answers, columns)
     columns = traffic.columns(first + rows, rows)
     several = {
-        name: request_decisions(one, columns, rows=_ROWS if name in BATCHED else 1)
+        name: request_decisions(one, columns, rows=1 if name == "naive" else _ROWS)
         for name, one in stages.items()
     }
     apart = max(apart, _compare(several, columns))
@@ -169,7 +167,7 @@ def prove(
     Raises:
         ServerError: One of them made another decision.
     """
-    copy = with_long_store_deadline(repository, folder / "patient")
+    copy = with_store_deadline(repository, folder / "patient", ms=_PATIENCE_MS)
     history = simulated_history(
         served_spec(repository), customers=_CUSTOMERS, terminals=400, days=HISTORY_DAYS
     )
@@ -180,13 +178,10 @@ def prove(
         return check(stages, traffic, first=0, rows=rows)
 
 
-def with_long_store_deadline(repository: Path, copy: Path) -> Path:
-    """Return a copy of a repository whose feature step waits for the store."""
+def with_store_deadline(repository: Path, copy: Path, *, ms: int) -> Path:
+    """Return a copy of a repository whose feature step waits so long for the store."""
     shutil.copytree(repository, copy)
-    path = copy / "fraud_features" / "config.pbtxt"
-    config = text_format.Parse(path.read_text(), ModelConfig())
-    config.parameters[STORE_DEADLINE_PARAMETER].string_value = _PATIENCE_MS
-    path.write_text(text_format.MessageToString(config))
+    set_parameter(copy / "fraud_features", STORE_DEADLINE_PARAMETER, str(ms))
     return copy
 
 
@@ -197,7 +192,8 @@ def report_stolen(stages: Mapping[str, Stage], traffic: Traffic, *, first: int) 
     customer = traffic.columns(first, 1)["customer_id"][0]
     for stage in stages.values():
         plain = STOLEN_LIST.encode()
-        key = list_key("fraud", STOLEN_LIST) if stage.name in BATCHED else plain
+        own = stage.name in OWN_LAYOUT
+        key = plain if own else list_key("fraud", STOLEN_LIST)
         with redis.Redis.from_url(stage.store_url) as store:
             store.sadd(key, bytes(customer))
 

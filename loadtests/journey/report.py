@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
 from statistics import median_low
 
 import msgspec
 
 from loadtests.journey.equal import MOST_APART, Agreement
 from loadtests.journey.same_rate import AtRate
-from loadtests.journey.stages import PARTS
+from loadtests.journey.stages import FORMS
 from loadtests.journey.turns import Turn
 from loadtests.results.markdown import markdown_table, spread
+from tollgate.errors import InputError
 
-_REST = "the rest"  # HTTP or gRPC, parsing, queues
+# Scenario -> its column on the pages.
+_COLUMNS = {
+    "1-row-1": "1 in flight",
+    "1-row-16": "16",
+    "1-row-64": "64",
+    "16-rows-8": "8 requests of 16 rows",
+    "16-rows-4": "4 of 16 rows",
+}
+_ABOUT = {
+    "naive": "FastAPI, pydantic, pandas",
+    "standalone": "a week of one engineer, no library of ours",
+    "lean": "one request at a time, our library",
+    "gathered": "`lean` with batches",
+    "ensemble": "Tollgate in three steps",
+    "fused": "Tollgate in one process",
+}
+_PAGE, _README = "docs/journey.md", "README.md"
+_FIGURES = re.compile(
+    r"(<!-- figures: docs/journey.md -->\n).*?(<!-- figures: end -->)", re.DOTALL
+)
 
 
 class JourneyReport(msgspec.Struct, frozen=True):
@@ -46,10 +69,83 @@ def to_json(report: JourneyReport) -> bytes:
     return msgspec.json.format(msgspec.json.encode(report), indent=2) + b"\n"
 
 
-def to_markdown(report: JourneyReport) -> str:
-    """Write the summary as Markdown, for people."""
+def read_report(path: Path) -> JourneyReport:
+    """
+    Read the figures that `to_json` wrote.
+
+    Raises:
+        InputError: The file is missing, or holds something else.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=JourneyReport)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InputError(path, str(error)) from error
+
+
+def fill_pages(checkout: Path, report: JourneyReport) -> None:
+    """
+    Write the figures into the README and docs/journey.md of a checkout.
+
+    Raises:
+        InputError: A page is missing, or lacks the comments around its figures.
+    """
+    page = [*_overview(report, page=True), ""]
+    if report.rates:
+        page += [*_rate_table(report.rates), ""]
+    page += [*_conditions(report), ""]
+    written = {}
+    for name, lines in ((_PAGE, page), (_README, [*_overview(report, page=False), ""])):
+        path = checkout / name
+        figures = "\n".join([*lines, ""])
+        try:
+            text = path.read_text()
+        except OSError as error:
+            raise InputError(path, str(error)) from error
+        written[path], found = _FIGURES.subn(
+            lambda match, new=figures: match[1] + new + match[2], text
+        )
+        if found != 1:
+            raise InputError(path, f"has {found} places for the figures instead of 1")
+    for path, text in written.items():
+        path.write_text(text)
+
+
+def _overview(report: JourneyReport, *, page: bool) -> list[str]:
+    """Write a row for each stage; the page has processor time and ranges, too."""
+    scenarios = [
+        one for one in _COLUMNS if any(turn.scenario == one for turn in report.turns)
+    ]
+    rows = []
+    for stage, turns in _by_stage(report.turns).items():
+        cells = []
+        for scenario in scenarios:
+            own = [turn for turn in turns if turn.scenario == scenario]
+            cells.append(_cell(own, page=page) if own else "")
+        about = "" if page else f": {_ABOUT.get(stage, stage)}"
+        rows.append([f"`{stage}`{about}", *cells])
+    head = ("service", *(_COLUMNS[one] for one in scenarios))
+    return markdown_table(head, rows)
+
+
+def _cell(turns: Sequence[Turn], *, page: bool) -> str:
+    """Write decisions a second; p99 in ms; and, on the page, processor time in ms."""
+    p99_ms = [turn.latency.p99_ms for turn in turns]
+    figures = [
+        ([turn.decisions_per_s for turn in turns], 0),
+        (p99_ms, 0 if median_low(p99_ms) >= 100 else 1),
+    ]
+    if page:
+        figures.append(([turn.cpu_ms for turn in turns], 2))
+        if turns[0].scenario == "1-row-64":
+            return "; ".join(spread(values, digits) for values, digits in figures)
+    return "; ".join(
+        f"{median_low(sorted(values)):,.{digits}f}" for values, digits in figures
+    )
+
+
+def _conditions(report: JourneyReport) -> list[str]:
     decisions = ", ".join(f"{n} {name}" for name, n in report.equal.decisions.items())
-    lines = [
+    return [
         f"Measured {report.measured_on}; services, stores and generator share it.",
         "",
         f"* Command: `{report.command}`",
@@ -63,10 +159,15 @@ def to_markdown(report: JourneyReport) -> str:
         "* Figures: median (lowest … highest) of the turns; percentiles from the raw "
         "samples of each turn.",
     ]
+
+
+def to_markdown(report: JourneyReport) -> str:
+    """Write the summary as Markdown, for people."""
+    lines = [*_conditions(report), "", *_overview(report, page=True)]
     for scenario in dict.fromkeys(turn.scenario for turn in report.turns):
         turns = [turn for turn in report.turns if turn.scenario == scenario]
         lines += ["", f"### {scenario}", "", *_table(turns), *_failures(turns)]
-        lines += ["", *_ratio_table(turns), "", *_parts_table(turns)]
+        lines += ["", *_ratio_table(turns)]
     if report.rates:
         lines += ["", *_rate_table(report.rates)]
     return "\n".join([*lines, ""])
@@ -76,6 +177,7 @@ def _table(turns: Sequence[Turn]) -> list[str]:
     head = (
         *("stage", "requests/s", "decisions/s", "p50 ms", "p99 ms"),
         *("CPU ms per decision", "service MB", "store MB", "failed", "degraded"),
+        "rows per batch",
     )
     rows = [
         [
@@ -89,6 +191,7 @@ def _table(turns: Sequence[Turn]) -> list[str]:
             f"{max(turn.store_mb for turn in own):.0f}",
             str(sum(turn.failed for turn in own)),
             f"{max(turn.degraded_share for turn in own):.1%}",
+            spread([turn.batch_rows for turn in own], 1) if own[0].batch_rows else "",
         ]
         for stage, own in _by_stage(turns).items()
     ]
@@ -106,41 +209,24 @@ def _failures(turns: Sequence[Turn]) -> list[str]:
 
 
 def _ratio_table(turns: Sequence[Turn]) -> list[str]:
-    """Compare the last stage with each other one, turn by turn: its figure / theirs."""
-    *others, (judged, own) = _by_stage(turns).items()
-    rows = [
-        [
-            f"{judged} / {stage}",
-            *(
-                spread(
-                    [
-                        figure(ours) / figure(theirs)
-                        for ours, theirs in zip(own, turns_of, strict=True)
-                    ],
-                    2,
-                )
-                for figure in (
-                    lambda turn: turn.requests_per_s,
-                    lambda turn: turn.latency.p50_ms,
-                    lambda turn: turn.latency.p99_ms,
-                    lambda turn: turn.cpu_ms,
-                )
-            ),
-        ]
-        for stage, turns_of in others
-    ]
+    """Compare each form with the stages before it, round by round: its / theirs."""
+    figures = (
+        lambda turn: turn.requests_per_s,
+        lambda turn: turn.latency.p50_ms,
+        lambda turn: turn.latency.p99_ms,
+        lambda turn: turn.cpu_ms,
+    )
+    rows = []
+    for (name, theirs), (form, own) in combinations(_by_stage(turns).items(), 2):
+        if form.partition(":")[0] in FORMS:
+            pairs = list(zip(own, theirs, strict=True))
+            ratios = [
+                spread([figure(one) / figure(other) for one, other in pairs], 2)
+                for figure in figures
+            ]
+            rows.append([f"{form} / {name}", *ratios])
     head = ("ratio", "requests/s", "p50", "p99", "CPU per decision")
     return markdown_table(head, rows)
-
-
-def _parts_table(turns: Sequence[Turn]) -> list[str]:
-    """Write the mean time of a request in each part, ms."""
-    rows = []
-    for stage, own in _by_stage(turns).items():
-        parts = [median_low([turn.parts_ms[part] for turn in own]) for part in PARTS]
-        rest = median_low([turn.mean_ms - sum(turn.parts_ms.values()) for turn in own])
-        rows.append([stage, *(f"{ms:.2f}" for ms in (*parts, rest))])
-    return markdown_table(("mean ms in", *PARTS, _REST), rows)
 
 
 def _rate_table(rates: Sequence[AtRate]) -> list[str]:

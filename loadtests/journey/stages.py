@@ -9,47 +9,45 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from loadtests.baseline.clock import read_layers
 from loadtests.baseline.environment import (
     FOLDER_VARIABLE,
     MODEL_VARIABLE,
     REPOSITORY_VARIABLE,
+    STORE_VARIABLE,
 )
-from loadtests.baseline.phase1.history import (
+from loadtests.baseline.standalone.history import (
     ENTRY,
     KEPT_CUSTOMER_US,
     KEPT_TERMINAL_US,
     id_of,
 )
 from loadtests.baseline.trees import write_xgboost
+from loadtests.paced.bench import stream_read
+from loadtests.results.measure import work_of
 from loadtests.results.surroundings import CHECKOUT
 from tollgate.errors import ServerError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import History
 from tollgate.load.store_contents import compact_store, fill_store, served_spec
+from tollgate.repository.models.model_files import MODEL_FILE
 from tollgate.repository.releases.release_file import read_release
-from tollgate.schema import STORE_URL_VARIABLE
+from tollgate.repository.slo import Form
 from tollgate.server.processes.child import Child
 from tollgate.server.processes.environment import free_port
 from tollgate.server.processes.listening_ports import listens
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.serving.embedded import Embedded, serve
-from tollgate.server.triton import control
 
-STAGES = ("naive", "phase1", "lean", "gathered", "tollgate")
-BATCHED = ("lean", "gathered", "tollgate")  # stages that take several rows in a request
-
-# Parts of the time of a request that every stage can report.
-PARTS = ("store and features", "model", "policy and journal")
-_STEPS = ("fraud_features", "fraud_model", "fraud_decision")
-_COMPUTE = ("compute_input", "compute_infer", "compute_output")
+FORMS: dict[str, Form] = {"ensemble": "ensemble", "fused": "fused"}
+STAGES = ("naive", "standalone", "lean", "gathered", *FORMS)
 
 Say = Callable[[str], None]  # gets a line for each slow operation
 
@@ -59,12 +57,12 @@ class Stage(msgspec.Struct, frozen=True):
     A running service.
 
     Attributes:
-        name: One of STAGES.
-        url: "host:port"; gRPC for tollgate, HTTP/1.1 for the others.
+        name: One of STAGES; "fused:250" is fused with a queue delay of 250 µs.
+        url: "host:port"; gRPC for the forms of the product, HTTP/1.1 for the others.
         pids: Processes of the service; their descendants belong to it too.
         store_pid: Process of its Redis.
         store_url: URL of its Redis.
-        spent: Reads its counters: requests, then ns in each of PARTS.
+        batches: Reads the rows and the batches that it worked on; 0 where unknown.
         require_alive: Raises ServerError when a process died.
     """
 
@@ -73,13 +71,13 @@ class Stage(msgspec.Struct, frozen=True):
     pids: tuple[int, ...]
     store_pid: int
     store_url: str
-    spent: Callable[[], tuple[int, ...]]
+    batches: Callable[[], tuple[int, int]]
     require_alive: Callable[[], None]
 
     @property
     def grpc(self) -> bool:
-        """Return whether it speaks gRPC."""
-        return self.name == "tollgate"
+        """Return whether it speaks gRPC: it is a form of the product."""
+        return self.name.partition(":")[0] in FORMS
 
 
 @contextmanager
@@ -95,40 +93,53 @@ def run_stages(
     Run stages until the context ends.
 
     Args:
-        names: Names of the stages, of STAGES.
+        names: Names of the stages, as in Stage.
         say: Called with each stage of progress.
     """
     spec = served_spec(repository)
-    model = folder / "model.json"
-    version = read_release(repository, product="fraud").versions["fraud_model"]
-    write_xgboost(repository / "fraud_model" / str(version), model)
     known = _filled_store(spec, history, folder / "known", say=say)
     with ExitStack() as stack:
         stages = {}
         for name in names:
             say(f"starting {name}")
-            state = folder / name
+            state = folder / name.replace(":", "-")
             state.mkdir()
-            if name in BATCHED:
+            if name not in OWN_LAYOUT:
                 # The socket of a long path is a link into its original folder.
                 no_socket = shutil.ignore_patterns("redis.sock")
                 shutil.copytree(known, state / "redis", ignore=no_socket)
-            if name == "tollgate":
-                server = stack.enter_context(serve(repository, state=state))
-                stages[name] = _tollgate(server)
-                continue
-            redis = stack.enter_context(EmbeddedRedis(state))
-            if name not in BATCHED:
-                fill = fill_naive if name == "naive" else fill_phase1
-                fill(history, redis.url)
-                compact_store(redis.url)
-            service = stack.enter_context(
-                serve_service(
-                    name, redis, repository=repository, model=model, folder=state
+            form, _, delay_us = name.partition(":")
+            if form in FORMS:
+                served = repository
+                if delay_us:
+                    served = state / "models"
+                    shutil.copytree(repository, served)
+                    set_parameter(served / "fraud", "fused_queue_delay_us", delay_us)
+                server = stack.enter_context(
+                    serve(served, state=state, form=FORMS[form])
                 )
-            )
-            stages[name] = _http(service, redis)
+                stages[name] = _form(name, server)
+            else:
+                redis = stack.enter_context(EmbeddedRedis(state))
+                if name in OWN_LAYOUT:
+                    OWN_LAYOUT[name](history, redis.url)
+                    compact_store(redis.url)
+                service = stack.enter_context(
+                    serve_service(name, redis, repository=repository, folder=state)
+                )
+                stages[name] = _http(service, redis)
+            if name not in OWN_LAYOUT:
+                read = stream_read(stages[name].store_url, product="fraud")
+                stack.enter_context(read)
         yield stages
+
+
+def set_parameter(model: Path, key: str, value: str) -> None:
+    """Set a parameter in the configuration of a model, in a copy of a repository."""
+    path = model / "config.pbtxt"
+    config = text_format.Parse(path.read_text(), ModelConfig())
+    config.parameters[key].string_value = value
+    path.write_text(text_format.MessageToString(config))
 
 
 def _filled_store(
@@ -154,39 +165,30 @@ def _http(service: Service, redis: EmbeddedRedis) -> Stage:
         pids=tuple(worker.pid for worker in service.workers),
         store_pid=redis.pid,
         store_url=redis.url,
-        spent=partial(_read_counters, service.folder),
+        batches=lambda: (0, 0),
         require_alive=require_alive,
     )
 
 
-def _read_counters(folder: Path) -> tuple[int, ...]:
-    requests, store, features, model, policy = read_layers(folder)
-    return requests, store + features, model, policy
-
-
-def _tollgate(server: Embedded) -> Stage:
+def _form(name: str, server: Embedded) -> Stage:
     def require_alive() -> None:
         if not server.triton.alive():
             raise ServerError(
                 "tritonserver", "died under the load", log=server.triton.useful_log()
             )
 
-    def spent() -> tuple[int, ...]:
-        models = control.statistics(server.triton)
-        statistics = [models[step]["inference_stats"] for step in _STEPS]
-        ns = [
-            sum(int(one[part].get("ns", 0)) for part in _COMPUTE) for one in statistics
-        ]
-        return int(statistics[0]["success"].get("count", 0)), *ns
+    def batches() -> tuple[int, int]:
+        work = work_of(server)
+        return work.purchases, work.feature_batches
 
     assert server.redis is not None  # `serve` was given no other store
     return Stage(
-        name="tollgate",
+        name=name,
         url=server.grpc_url,
         pids=(server.triton.pid,),
         store_pid=server.redis.pid,
         store_url=server.store_url,
-        spent=spent,
+        batches=batches,
         require_alive=require_alive,
     )
 
@@ -204,19 +206,18 @@ class Service(msgspec.Struct, frozen=True):
     A running service.
 
     Attributes:
-        name: Its stage: naive, phase1, lean or gathered.
+        name: Its stage: naive, standalone, lean or gathered.
         url: "host:port", HTTP/1.1.
     """
 
     name: str
     url: str
-    folder: Path
     workers: tuple[Child, ...]
 
 
 @contextmanager
 def serve_service(
-    name: str, redis: EmbeddedRedis, *, repository: Path, model: Path, folder: Path
+    name: str, redis: EmbeddedRedis, *, repository: Path, folder: Path
 ) -> Iterator[Service]:
     """
     Serve one stage until the context ends.
@@ -224,15 +225,20 @@ def serve_service(
     Args:
         name: Name of the stage, as in Service.
         redis: Its store, filled in the layout of the service.
-        model: The model as XGBoost's JSON; the first two load it.
 
     Raises:
         ServerError: It does not start.
     """
     port = free_port()
+    number = read_release(repository, product="fraud").versions["fraud_model"]
+    version = repository / "fraud_model" / str(number)
+    model = version / MODEL_FILE
+    if name == "naive":
+        model = folder / "model.json"
+        write_xgboost(version, model)
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join([str(CHECKOUT), *sys.path]),
-        STORE_URL_VARIABLE: redis.url,
+        STORE_VARIABLE: redis.url,
         FOLDER_VARIABLE: str(folder),
         MODEL_VARIABLE: str(model),
         REPOSITORY_VARIABLE: str(repository),
@@ -251,12 +257,12 @@ def serve_service(
             workers.append(worker)
         for worker in workers:
             _wait(worker, port, folder / LOG)
-        yield Service(name, f"127.0.0.1:{port}", folder, tuple(workers))
+        yield Service(name, f"127.0.0.1:{port}", tuple(workers))
 
 
 def _processes(name: str) -> int:
-    """Return the number of workers: one for the first two, else one per core."""
-    return 1 if name in ("naive", "phase1") else len(os.sched_getaffinity(0))
+    """Return the number of workers: one for the first, else one per core."""
+    return 1 if name == "naive" else len(os.sched_getaffinity(0))
 
 
 def _wait(worker: Child, port: int, log: Path) -> None:
@@ -298,8 +304,8 @@ def fill_naive(history: History, store_url: str) -> None:
     _write_history(history, store_url, written=written)
 
 
-def fill_phase1(history: History, store_url: str) -> None:
-    """Write packed entries, as the `phase1` service does."""
+def fill_standalone(history: History, store_url: str) -> None:
+    """Write packed entries, as the `standalone` service does."""
     entries = np.empty(len(history), ENTRY)
     entries["id"] = [id_of(one) for one in history.transaction_id]
     entries["time_us"] = history.event_time_us
@@ -336,3 +342,7 @@ def _keys(history: History) -> Iterator[tuple[bytes, npt.NDArray[np.int64]]]:
         names, first = np.unique(column[order], return_index=True)
         for name, rows in zip(names, np.split(order, first[1:]), strict=True):
             yield f"{entity}:".encode() + bytes(name), rows
+
+
+# The stages whose stores have a layout of their own; the others share Tollgate's.
+OWN_LAYOUT = {"naive": fill_naive, "standalone": fill_standalone}

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadtests.baseline.json_bodies import json_bodies
-from loadtests.journey.stages import PARTS, Stage
+from loadtests.journey.stages import Stage
 from loadtests.requests.bodies import bodies_of
 from loadtests.requests.generator import (
     SCENARIOS,
@@ -31,7 +31,7 @@ from tollgate.load.traffic import Traffic
 # Four connections are four replicas of a caller over gRPC; HTTP/1.1 has one request
 # in flight on each.
 CLOSED = SCENARIOS
-_MOST_PER_S = {"naive": 1_000, "phase1": 3_000}  # more than they answer
+_MOST_PER_S = {"naive": 1_000}  # more than it answers
 _OK = 200
 
 
@@ -43,15 +43,14 @@ class Turn(msgspec.Struct, frozen=True):
         requests_per_s: Requests answered within the measured time, per second.
         decisions_per_s: Rows in them, per second.
         latency: Percentiles of their latency.
-        mean_ms: Their mean latency.
         failed: Requests without an answer or with an error, those of the warm-up
             included.
         degraded_share: Share of Tollgate's rows with any degraded bit; the others have
             no such answers.
+        batch_rows: Mean rows of Tollgate's batches; 0 where unknown.
         cpu_ms: Processor time of service and store per decision.
         service_mb: Memory of the service (PSS) at the end.
         store_mb: Memory of its Redis at the end.
-        parts_ms: Mean time of a request in each of PARTS.
         generator_cpu: Share of one core that h2load used.
         failures: Failed requests by reason.
     """
@@ -61,13 +60,12 @@ class Turn(msgspec.Struct, frozen=True):
     requests_per_s: float
     decisions_per_s: float
     latency: Latency
-    mean_ms: float
     failed: int
     degraded_share: float
+    batch_rows: float
     cpu_ms: float
     service_mb: float
     store_mb: float
-    parts_ms: dict[str, float]
     generator_cpu: float
     failures: dict[str, int] = {}
 
@@ -110,7 +108,7 @@ def run_turn(
     columns = plan.traffic.columns(first, count * scenario.rows)
     write = bodies_of if stage.grpc else json_bodies
     path = "/decide" if scenario.rows == 1 else "/decide/batch"
-    before, spent = _used(stage), stage.spent()
+    before, worked = _used(stage), stage.batches()
     generated = run_h2load(
         plan.generator,
         in_flight(scenario, stage),
@@ -132,7 +130,7 @@ def run_turn(
         scenario,
         generated=generated,
         use=(before, after),
-        spent=(spent, stage.spent()),
+        batches=(worked, stage.batches()),
     )
     return turn, first + generated.recorded.offered * scenario.rows
 
@@ -144,7 +142,7 @@ def summarize(
     *,
     generated: GeneratorRun,
     use: tuple[tuple[Use, Use], tuple[Use, Use]],
-    spent: tuple[tuple[int, ...], tuple[int, ...]],
+    batches: tuple[tuple[int, int], tuple[int, int]],
 ) -> Turn:
     """
     Compute the figures of one turn.
@@ -152,7 +150,7 @@ def summarize(
     Args:
         generated: Result of h2load.
         use: Memory and processor time of service and store, before and after.
-        spent: The stage's counters, before and after.
+        batches: Rows and batches that the stage worked on, before and after.
     """
     log = generated.log
     from_us = int(log.start_us.min()) + int(plan.warm_up_s * 1e6)
@@ -170,21 +168,19 @@ def summarize(
     answered = max(1, int(good.sum()))
     before, after = use
     cpu_s = sum(one.cpu_s for one in after) - sum(one.cpu_s for one in before)
-    counted = np.subtract(spent[1], spent[0])
-    parts_ms = counted[1:] / max(1, counted[0]) / 1e6
+    rows, count = np.subtract(batches[1], batches[0]).tolist()
     return Turn(
         stage=stage.name,
         scenario=scenario.name,
         requests_per_s=int(inside.sum()) / plan.measured_s,
         decisions_per_s=int(inside.sum()) * scenario.rows / plan.measured_s,
         latency=latency_of(np.asarray(log.took_us[inside])),
-        mean_ms=float(np.mean(log.took_us[inside])) / 1e3,
         failed=sum(failures.values()),
         degraded_share=degraded_share,
+        batch_rows=rows / max(1, count),
         cpu_ms=cpu_s * 1e3 / (answered * scenario.rows),
         service_mb=after[0].pss_mb,
         store_mb=after[1].pss_mb,
-        parts_ms=dict(zip(PARTS, parts_ms.tolist(), strict=True)),
         generator_cpu=generated.cpu_s / (plan.warm_up_s + plan.measured_s + TAIL_S),
         failures=failures,
     )

@@ -6,7 +6,7 @@ The `lean` service with batching: it decides all pending requests in one batch.
 
 from __future__ import annotations
 
-from loadtests.baseline.gathered.gatherer import Gatherer
+from loadtests.baseline.gatherer import Gatherer
 from loadtests.baseline.lean.service import service
 from loadtests.baseline.lean.work import Work
 

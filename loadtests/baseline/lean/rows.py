@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from loadtests.baseline.gatherer import BadRows
 from tollgate.engine.row_batches import fingerprints
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.policy.decide import PolicyDecisions
@@ -30,15 +31,6 @@ Array = npt.NDArray[Any]
 _WORDS = [level.name.lower() for level in Decision]
 
 
-class BadRows(Exception):
-    """Rows that break a rule, each with an error message."""
-
-    def __init__(self, errors: dict[int, str]) -> None:
-        super().__init__(
-            "\n".join(f"row {row}: {text}" for row, text in errors.items())
-        )
-
-
 class Answers(msgspec.Struct, frozen=True, eq=False):
     """Answers to N rows, as columns."""
 
@@ -46,13 +38,9 @@ class Answers(msgspec.Struct, frozen=True, eq=False):
     score: list[float]
     reason_codes: list[list[str]]
 
-    def part(self, start: int, stop: int) -> Answers:
+    def __getitem__(self, rows: slice) -> Answers:
         """Return the answers to some rows."""
-        return Answers(
-            self.decision[start:stop],
-            self.score[start:stop],
-            self.reason_codes[start:stop],
-        )
+        return Answers(self.decision[rows], self.score[rows], self.reason_codes[rows])
 
 
 def context_of(

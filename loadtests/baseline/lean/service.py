@@ -17,9 +17,9 @@ import msgspec
 from fastapi import FastAPI, Request, Response
 from redis.exceptions import RedisError
 
-from loadtests.baseline.lean.rows import Answers, BadRows
+from loadtests.baseline.gatherer import MAX_ROWS, BadRows
+from loadtests.baseline.lean.rows import Answers
 from loadtests.baseline.lean.work import Purchase, Work
-from tollgate.schema import MAX_BATCH_ROWS
 
 Decide = Callable[[list[Purchase]], Awaitable[Answers]]
 
@@ -68,8 +68,8 @@ def service(work: Work, *, decide: Decide) -> FastAPI:
     async def decide_many(request: Request) -> Response:
         try:
             purchases = read_many(await request.body())
-            if not 0 < len(purchases) <= MAX_BATCH_ROWS:
-                problem = f"{len(purchases)} rows; 1 to {MAX_BATCH_ROWS} are allowed"
+            if not 0 < len(purchases) <= MAX_ROWS:
+                problem = f"{len(purchases)} rows; 1 to {MAX_ROWS} are allowed"
                 raise msgspec.ValidationError(problem)
             answers = await decide(purchases)
         except (msgspec.MsgspecError, BadRows, RedisError) as error:

@@ -6,19 +6,17 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from time import perf_counter_ns
 from typing import Any
 
 import msgspec
 import numpy as np
 
 from loadtests.baseline import environment
-from loadtests.baseline.clock import LayerClock
+from loadtests.baseline.gatherer import BadRows
 from loadtests.baseline.lean.link import Link
 from loadtests.baseline.lean.rows import (
     Answers,
     Array,
-    BadRows,
     Ids,
     answers_of,
     context_of,
@@ -59,7 +57,6 @@ class Work:
 
     def __init__(self) -> None:
         self._link = Link(environment.store_url())
-        self._clock = LayerClock(environment.folder())
         self._scorer = Scorer(
             environment.repository(),
             store_url=environment.store_url(),
@@ -83,7 +80,6 @@ class Work:
             BadRows: Any of them breaks a rule; none is decided.
             RedisError: The store has no answer.
         """
-        start_ns = perf_counter_ns()
         prepared = self._scorer.ask(
             {
                 TRANSACTION_ID: [one.transaction_id.encode() for one in purchases],
@@ -94,14 +90,9 @@ class Work:
             time_us=[one.event_time for one in purchases],
         )
         replies = await self._link.ask(prepared.commands)
-        stored = perf_counter_ns()
         features = self._scorer.features(prepared, replies)
-        made = perf_counter_ns()
         probabilities = self._scorer.probabilities(features)
-        scored = perf_counter_ns()
-        answers = self._scorer.decide(prepared, features, probabilities=probabilities)
-        self._clock.add(start_ns, stored, made, scored, perf_counter_ns())
-        return answers
+        return self._scorer.decide(prepared, features, probabilities=probabilities)
 
 
 # Decide a request with our own library, before and after one call of the store.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import logging
-from time import perf_counter_ns
 
 import pandas as pd
 import redis
@@ -21,7 +20,6 @@ from fastapi import FastAPI
 from pydantic import BaseModel, Field
 
 from loadtests.baseline import environment
-from loadtests.baseline.clock import LayerClock
 from loadtests.baseline.naive.features import (
     KEPT_CUSTOMER,
     KEPT_TERMINAL,
@@ -34,7 +32,6 @@ app = FastAPI()
 store = redis.Redis.from_url(environment.store_url())
 model = xgboost.XGBClassifier()
 model.load_model(environment.model_path())
-clock = LayerClock(environment.folder())
 journal = logging.getLogger("decisions")
 journal.addHandler(logging.FileHandler(environment.folder() / "decisions.log"))
 journal.setLevel(logging.INFO)
@@ -61,9 +58,7 @@ class Answer(BaseModel):
 @app.post("/decide")
 def decide_purchase(purchase: Purchase) -> Answer:
     """Decide one purchase."""
-    start_ns = perf_counter_ns()
     customer, terminal, stolen = _remember(purchase)
-    stored = perf_counter_ns()
     customers, terminals = history(customer), history(terminal)
     features = features_of(
         purchase.amount,
@@ -71,9 +66,7 @@ def decide_purchase(purchase: Purchase) -> Answer:
         customer=customers,
         terminal=terminals,
     )
-    made = perf_counter_ns()
     score = float(model.predict_proba(pd.DataFrame([features]))[0, 1])
-    scored = perf_counter_ns()
     decision, reasons = decide(
         features,
         score=score,
@@ -84,7 +77,6 @@ def decide_purchase(purchase: Purchase) -> Answer:
     journal.info(
         json.dumps({**purchase.model_dump(), **features, **answer.model_dump()})
     )
-    clock.add(start_ns, stored, made, scored, perf_counter_ns())
     return answer
 
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from loadtests.baseline.gathered.gatherer import Gatherer
-from loadtests.baseline.lean.rows import Answers, BadRows
+from loadtests.baseline.gatherer import BadRows, Gatherer
+from loadtests.baseline.lean.rows import Answers
 from loadtests.baseline.lean.work import Purchase
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from loadtests.baseline.naive.rules import decide
-from loadtests.baseline.phase1.history import FEATURES
+from loadtests.baseline.standalone.history import FEATURES
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.policy import RowFacts, load_policy
 from tollgate.policy import decide as decide_rows

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -11,18 +15,20 @@ import pytest
 
 from loadtests.baseline.naive.features import features_of as with_pandas
 from loadtests.baseline.naive.features import history as frame_of
-from loadtests.baseline.phase1.history import (
+from loadtests.baseline.standalone.history import (
     ENTRY,
     FEATURES,
     KEPT_CUSTOMER_US,
     KEPT_TERMINAL_US,
     entry_of,
 )
-from loadtests.baseline.phase1.history import features_of as with_numpy
+from loadtests.baseline.standalone.history import features_of as with_numpy
+from loadtests.baseline.trees import write_xgboost
 from tollgate.features.offline import build
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import History, history_of
 
+CHECKOUT = Path(__file__).resolve().parents[3]
 _SAMPLE = 60
 
 
@@ -47,7 +53,7 @@ def retained(known: History, row: int, key: str, retention_us: int) -> list[int]
 def test_windows_by_hand_are_those_of_the_spec(
     known: History, spec: FeatureSpec
 ) -> None:
-    """On purchases throughout a history, to the bits that pandas' floats allow."""
+    """On purchases throughout a history; the model's float32 has 1.2e-7."""
     matrix = build(spec, known)
     for row in np.linspace(len(known) // 2, len(known) - 1, _SAMPLE).astype(int):
         time_us, cents = int(known.event_time_us[row]), int(known.cents[row])
@@ -72,8 +78,33 @@ def test_windows_by_hand_are_those_of_the_spec(
         )
 
 
+def test_the_services_of_their_own_import_nothing_of_ours(tmp_path: Path) -> None:
+    """No module of Tollgate, directly or through another."""
+    version = CHECKOUT / "model_repository/fraud_model/1"
+    write_xgboost(version, tmp_path / "model.json")
+    code = (
+        "import sys, os, loadtests.baseline.standalone.app\n"
+        "os.environ['BASELINE_MODEL'] = sys.argv[1]\n"
+        "import loadtests.baseline.naive.app\n"
+        "assert 'loadtests.baseline.gatherer' in sys.modules\n"
+        "names = {name.partition('.')[0] for name in sys.modules}\n"
+        "assert not names & {'tollgate', 'converters', 'tollgate_client'}\n"
+    )
+    environment = os.environ | {
+        "BASELINE_STORE": "redis://127.0.0.1:1",
+        "BASELINE_FOLDER": str(tmp_path),
+        "BASELINE_MODEL": str(version / "model.onnx"),
+    }
+    subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "model.json")],
+        env=environment,
+        cwd=CHECKOUT,
+        check=True,
+    )
+
+
 def packed(known: History, rows: list[int]) -> list[bytes]:
-    """Write purchases as the second version keeps them."""
+    """Write purchases as the service of one week keeps them."""
     entries = np.zeros(len(rows), ENTRY)
     for place, row in enumerate(rows):
         raw = entry_of(

@@ -1,4 +1,4 @@
-"""A history in the layouts of the first two versions."""
+"""A history in the layouts of the two services that have their own."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 import redis
 
-from loadtests.baseline.phase1.history import ENTRY
-from loadtests.journey.stages import fill_naive, fill_phase1
+from loadtests.baseline.standalone.history import ENTRY
+from loadtests.journey.stages import fill_naive, fill_standalone
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import history_of
 
@@ -28,7 +28,7 @@ def test_both_stores_keep_the_same_purchases(
     fill_naive(history, store_url)
     naive = {key: redis_client.zrange(key, 0, -1) for key in redis_client.scan_iter()}
     redis_client.flushall()
-    fill_phase1(history, store_url)
+    fill_standalone(history, store_url)
     assert set(redis_client.scan_iter()) == set(naive)
     retained_days = {"customer": 31, "terminal": 38}
     for entity, days in retained_days.items():

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadtests.journey.stages import PARTS, Stage
+from loadtests.journey.stages import Stage
 from loadtests.journey.turns import Plan, in_flight, summarize
 from loadtests.requests.generator import SCENARIOS, Generator, GeneratorRun, Log
 from loadtests.requests.recorded_answers import RecordedAnswers
@@ -25,7 +25,7 @@ def stage(name: str) -> Stage:
         pids=(),
         store_pid=0,
         store_url="",
-        spent=lambda: (0, 0, 0, 0),
+        batches=lambda: (0, 0),
         require_alive=lambda: None,
     )
 
@@ -65,15 +65,14 @@ def test_a_turn_counts_good_answers_that_end_in_the_measured_time(plan: Plan) ->
             cpu_s=0.7,
         ),
         use=((use(1.0, 100), use(0.5, 10)), (use(1.5, 120), use(0.6, 11))),
-        spent=((10, 0, 0, 0), (14, 4_000_000, 8_000_000, 12_000_000)),
+        batches=((10, 5), (70, 9)),
     )
     assert (turn.requests_per_s, turn.decisions_per_s) == (1.0, 16.0)
     assert (turn.latency.p50_ms, turn.latency.max_ms) == (100.0, 900.0)
-    assert turn.mean_ms == 500.0
     assert turn.failed == 1
     assert turn.cpu_ms == pytest.approx(600 / (4 * 16))
     assert (turn.service_mb, turn.store_mb) == (120, 11)
-    assert turn.parts_ms == dict(zip(PARTS, (1.0, 2.0, 3.0), strict=True))
+    assert turn.batch_rows == 15
     assert turn.generator_cpu == pytest.approx(0.2)
 
 
@@ -83,4 +82,5 @@ def test_every_stage_has_as_many_requests_under_way() -> None:
         plain = in_flight(scenario, stage("naive"))
         assert plain.in_flight == scenario.in_flight
         assert plain.streams == 1
-        assert in_flight(scenario, stage("tollgate")) == scenario
+        assert in_flight(scenario, stage("ensemble")) == scenario
+        assert in_flight(scenario, stage("fused:250")) == scenario

@@ -5,16 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from typing import Generic, Protocol, TypeVar
 
-from loadtests.baseline.lean.rows import Answers, BadRows
-from loadtests.baseline.lean.work import Purchase
-from tollgate.schema import MAX_BATCH_ROWS
-
-Decide = Callable[[list[Purchase]], Awaitable[Answers]]
-_Waiting = tuple[list[Purchase], asyncio.Future[Answers]]
+MAX_ROWS = 32  # of a request, and of a batch
 
 
-class Gatherer:
+class BadRows(Exception):
+    """Rows that break a rule, each with an error message."""
+
+    def __init__(self, errors: dict[int, str]) -> None:
+        super().__init__(
+            "\n".join(f"row {row}: {text}" for row, text in errors.items())
+        )
+
+
+class _Answers(Protocol):
+    """Answers to N rows, or a part of them."""
+
+    def __getitem__(self, rows: slice, /) -> _Answers: ...
+
+
+Row = TypeVar("Row")
+Answers = TypeVar("Answers", bound=_Answers)
+
+
+class Gatherer(Generic[Row, Answers]):
     """
     Decides all rows that arrived during the previous batch, without any other delay.
 
@@ -22,15 +37,15 @@ class Gatherer:
         decide: Function that decides 1 to 32 rows.
     """
 
-    def __init__(self, decide: Decide) -> None:
+    def __init__(self, decide: Callable[[list[Row]], Awaitable[Answers]]) -> None:
         self._decide = decide
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[tuple[list[Row], asyncio.Future[Answers]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    async def decide(self, purchases: list[Purchase]) -> Answers:
+    async def decide(self, rows: list[Row]) -> Answers:
         """Decide the rows of one request, in a batch with those of others."""
         answer: asyncio.Future[Answers] = asyncio.get_running_loop().create_future()
-        self._waiting.append((purchases, answer))
+        self._waiting.append((rows, answer))
         if self._task is None:
             self._task = asyncio.create_task(self._work())
         return await answer
@@ -42,16 +57,18 @@ class Gatherer:
         finally:
             self._task = None
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self) -> list[tuple[list[Row], asyncio.Future[Answers]]]:
         """Take the requests whose rows fit into one batch, the oldest first."""
         taken = [self._waiting.popleft()]
-        room = MAX_BATCH_ROWS - len(taken[0][0])
+        room = MAX_ROWS - len(taken[0][0])
         while self._waiting and len(self._waiting[0][0]) <= room:
             taken.append(self._waiting.popleft())
             room -= len(taken[-1][0])
         return taken
 
-    async def _answer(self, batch: list[_Waiting]) -> None:
+    async def _answer(
+        self, batch: list[tuple[list[Row], asyncio.Future[Answers]]]
+    ) -> None:
         """Decide a batch; where a row is bad, decide each of its requests alone."""
         try:
             answers = await self._decide([one for rows, _ in batch for one in rows])
@@ -68,5 +85,5 @@ class Gatherer:
             start = 0
             for rows, answer in batch:
                 if not answer.cancelled():
-                    answer.set_result(answers.part(start, start + len(rows)))
+                    answer.set_result(answers[start : start + len(rows)])
                 start += len(rows)

@@ -1,1 +1,0 @@
-"""The first version with faster parsing and faster features."""

@@ -1,0 +1,145 @@
+"""
+A service of one engineer and one week: FastAPI, redis-py, onnxruntime, NumPy.
+
+    uvicorn loadtests.baseline.standalone.app:app
+
+It imports nothing of Tollgate: features, policy and store layout are its own, so it
+stays as it is while Tollgate changes. Purchases are packed in sorted sets, one pipeline
+per batch adds them and reads both histories, and requests that wait together are
+decided together. It has one process per core, and a line in a log per decision.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import onnxruntime
+import redis.asyncio
+from fastapi import FastAPI, Request, Response
+
+from loadtests.baseline import environment
+from loadtests.baseline.gatherer import MAX_ROWS, Gatherer
+from loadtests.baseline.naive.rules import decide
+from loadtests.baseline.standalone.history import (
+    FEATURES,
+    KEPT_CUSTOMER_US,
+    KEPT_TERMINAL_US,
+    entry_of,
+    features_of,
+)
+
+Id = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+
+
+class Purchase(msgspec.Struct, gc=False):
+    """A purchase, as a request contains it."""
+
+    transaction_id: Id
+    customer_id: Id
+    terminal_id: Id
+    amount: Annotated[float, msgspec.Meta(ge=0, le=10_000_000)]
+    event_time: int
+
+
+class Answer(msgspec.Struct, gc=False):
+    """Answer to a purchase."""
+
+    decision: str
+    score: float
+    reason_codes: list[str]
+
+
+app = FastAPI(openapi_url=None)
+store = redis.asyncio.Redis.from_url(environment.store_url())
+threads = onnxruntime.SessionOptions()
+threads.intra_op_num_threads = 1  # for one row, waking others costs more than it gains
+model = onnxruntime.InferenceSession(
+    environment.model_path(), threads, providers=["CPUExecutionProvider"]
+)
+journal = logging.getLogger("decisions")
+journal.addHandler(logging.FileHandler(environment.folder() / "decisions.log"))
+journal.setLevel(logging.INFO)
+read_one = msgspec.json.Decoder(Purchase).decode
+read_many = msgspec.json.Decoder(
+    Annotated[list[Purchase], msgspec.Meta(min_length=1, max_length=MAX_ROWS)]
+).decode
+
+
+async def decide_rows(purchases: list[Purchase]) -> list[Answer]:
+    """Decide up to 32 purchases in order, with one round trip to Redis."""
+    cents = [round(one.amount * 100) for one in purchases]
+    histories = await _remember(purchases, cents)
+    vectors = np.empty((len(purchases), len(FEATURES)))
+    for row, (one, (customer, terminal, _)) in enumerate(
+        zip(purchases, histories, strict=True)
+    ):
+        vectors[row] = features_of(
+            cents[row], time_us=one.event_time, customer=customer, terminal=terminal
+        )
+    inputs = {"features": vectors.astype(np.float32)}
+    scores = model.run(["probabilities"], inputs)[0][:, 1].tolist()
+    answers = []
+    for vector, score, history in zip(vectors.tolist(), scores, histories, strict=True):
+        customer, terminal, stolen = history
+        features = dict(zip(FEATURES, vector, strict=True))
+        new = len(customer) == 1 or len(terminal) == 1
+        decision, reasons = decide(features, score=score, stolen=stolen, new=new)
+        answers.append(Answer(decision, score, reasons))
+    records = zip(purchases, vectors.tolist(), answers, strict=True)
+    journal.info("%s", b"\n".join(map(msgspec.json.encode, records)).decode())
+    return answers
+
+
+async def _remember(
+    purchases: list[Purchase], cents: list[int]
+) -> list[tuple[list[bytes], list[bytes], bool]]:
+    """Store purchases; return both histories of each, and if its card is stolen."""
+    pipeline = store.pipeline(transaction=False)
+    for one, amount in zip(purchases, cents, strict=True):
+        time_us = one.event_time
+        entry = entry_of(one.transaction_id, time_us=time_us, cents=amount)
+        for key, kept_us in (
+            (f"customer:{one.customer_id}", KEPT_CUSTOMER_US),
+            (f"terminal:{one.terminal_id}", KEPT_TERMINAL_US),
+        ):
+            pipeline.zadd(key, {entry: time_us})
+            pipeline.zremrangebyscore(key, "-inf", time_us - kept_us)
+            pipeline.zrangebyscore(key, "-inf", time_us)
+        pipeline.sismember("stolen_cards", one.customer_id)
+    replies = await pipeline.execute()
+    return [
+        (replies[at + 2], replies[at + 5], bool(replies[at + 6]))
+        for at in range(0, len(replies), 7)
+    ]
+
+
+gatherer = Gatherer(decide_rows)
+
+
+async def decide_one(request: Request) -> Response:
+    """Decide one purchase."""
+    try:
+        purchase = read_one(await request.body())
+    except msgspec.MsgspecError as error:
+        return Response(str(error), status_code=422, media_type="text/plain")
+    (answer,) = await gatherer.decide([purchase])
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+async def decide_many(request: Request) -> Response:
+    """Decide a list of purchases; answer in columns."""
+    try:
+        purchases = read_many(await request.body())
+    except msgspec.MsgspecError as error:
+        return Response(str(error), status_code=422, media_type="text/plain")
+    answers = await gatherer.decide(purchases)
+    names = Answer.__struct_fields__
+    columns = {name: [getattr(one, name) for one in answers] for name in names}
+    return Response(msgspec.json.encode(columns), media_type="application/json")
+
+
+app.add_route("/decide", decide_one, methods=["POST"])
+app.add_route("/decide/batch", decide_many, methods=["POST"])
