@@ -110,6 +110,7 @@ def open_bench(
     folder: Path,
     behind_proxy: bool,
     config_name: str = "",
+    form: str = "",
 ) -> Iterator[Bench]:
     """
     Serve a repository with a store that holds a history.
@@ -117,6 +118,7 @@ def open_bench(
     Args:
         behind_proxy: True if the store is behind a proxy that can slow it.
         config_name: Named configuration to use where a model has it.
+        form: Form of the product; "" for its own.
 
     Raises:
         TollgateError: The repository cannot be served.
@@ -137,6 +139,7 @@ def open_bench(
                 repository=repository,
                 store_url=store_url,
                 model_config_name=config_name,
+                form=form,
             )
         )
         yield Bench(

@@ -13,6 +13,7 @@ import pytest
 
 from loadtests.paced.raw import read_raw
 from loadtests.pages.__main__ import main as page
+from loadtests.run import highest_rate, latency_ms
 from loadtests.run import main as run
 from tollgate.load.results import ANSWERED
 from tollgate.testing import TestServer
@@ -87,6 +88,7 @@ def test_two_runs_become_a_page(
         ("steady --out x --seconds inf", "--seconds: inf requests are more than"),
         ("steady --out x --rate 1e12", "requests are more than 50,000,000"),
         ("steady --out x --seed -1", "--seed: -1 is below 0"),
+        ("steady --out x --share 0.5 --grpc-url h:1", "needs our own server"),
         ("steady steady --out x", "steady-1000x1-1.npz is requested twice"),
     ],
 )
@@ -127,6 +129,65 @@ def test_a_page_of_nothing_is_one_line(
     assert "none.npz: is no raw result" in capsys.readouterr().err
     assert page(["x.npz", "--html", "/no/such/folder/x.html"]) == 2
     assert "--html: /no/such/folder is not a folder" in capsys.readouterr().err
+
+
+def test_a_search_ends_next_to_the_limit() -> None:
+    """Six rates at most; the result is one of those that held."""
+    tried: list[float] = []
+
+    def holds(rate: float) -> bool:
+        tried.append(rate)
+        return rate <= 777
+
+    found = highest_rate(holds, most=1000)
+    assert 777 - 1000 / 64 - 1 <= found <= 777
+    assert found in tried
+    assert len(tried) == 6
+    assert highest_rate(lambda rate: False, most=1000) == 0
+    assert highest_rate(lambda rate: True, most=3) == 2
+
+
+def test_latency_counts_from_the_due_time_after_the_warm_up(tmp_path: Path) -> None:
+    """A refused request counts as an endless one, however fast it was refused."""
+    with TestServer() as server:
+        words = f"poison-mix --rate 100 --seconds 1.5 {SMALL}"
+        assert (
+            run([*words.split(), "--grpc-url", server.url, "--out", str(tmp_path)]) == 0
+        )
+    raw = read_raw(tmp_path / "poison-mix-100x1-1.npz")
+    p50_ms, p99_ms, p999_ms = latency_ms(raw)
+    counted = [one for one in raw.calls if one["due_us"] >= 0.2e6]
+    took = sorted(one["took_us"] / 1e3 for one in counted if one["kind"] == 0)
+    failed = len(counted) - len(took)
+    assert failed > len(counted) * 0.01
+    assert p50_ms == took[-(-len(counted) // 2) - 1]
+    assert p99_ms == p999_ms == np.inf
+
+
+@pytest.mark.slow
+def test_the_closed_loop_of_the_fused_form_sets_the_rates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A share of it in two runs, with layers; a search names a rate that it ran."""
+    words = f"steady --form fused --rows 4 --seconds 1 {SMALL} --out {tmp_path}"
+    assert run([*words.split(), "--share", "0.1", "--layers"]) == 0
+    captured = capsys.readouterr()
+    (file,) = captured.out.split()
+    closed = re.search(r"closed loop: ([\d,]+) requests/s", captured.err)
+    assert closed
+    raw = read_raw(Path(file))
+    rate = raw.about.scenario.peak_rate
+    assert rate == pytest.approx(0.1 * float(closed[1].replace(",", "")), abs=0.1)
+    assert (raw.calls["rows"] == 4).all()
+    assert len(np.unique(raw.batches["step"])) == 3
+    assert raw.layers_ms
+    assert run([*words.split(), "--p99-ms", "1e9"]) == 0
+    line, *files = capsys.readouterr().out.splitlines()
+    found = re.search(r"4 rows: p99 is 1e\+09 ms or less up to ([\d,]+) req", line)
+    assert found
+    assert f"steady-{found[1].replace(',', '')}x4-1.npz" in {
+        Path(one).name for one in files
+    }
 
 
 @pytest.mark.slow
