@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from tollgate.engine.decision_stage import DecisionBatch, DecisionStage
 from tollgate.engine.feature_stage import FeatureStage
 from tollgate.engine.onnx_session import OnnxSession
 from tollgate.engine.row_batches import Batch, DryShare, declared_fields
 from tollgate.engine.scoring_model import ScoringModel
+from tollgate.errors import InputError
 from tollgate.features.assemble import exact_features
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.policy import Policy
@@ -25,11 +26,13 @@ from tollgate.repository.releases.release_file import read_release, verify_activ
 from tollgate.repository.releases.rendering import lookup_lists
 from tollgate.repository.releases.served_versions import load_policy_of, released_spec
 from tollgate.schema import AMOUNT, EVENT_TIME, MAX_BATCH_ROWS
-from tollgate.store.fallback.fallback_chain import FallbackChain
-from tollgate.store.store_opening import StoreSettings, open_fallback_chain
+from tollgate.server.local_store import MEMORY, LocalStore
+from tollgate.store.id_lists import LookupList
+from tollgate.store.store_opening import StoreSettings, chain_over
+from tollgate.suggestions import suggest
 from tollgate.validation import check_rows
 
-_DEADLINE_S = 1.0  # of a batch for the store: no payment waits for it
+STORE_DEADLINE_S = 1.0  # no payment waits for it
 
 Array = npt.NDArray[Any]
 Columns = Mapping[str, Sequence[Any] | Array]
@@ -37,17 +40,18 @@ Columns = Mapping[str, Sequence[Any] | Array]
 
 class Engine:
     """
-    Decide rows with the stages that the steps of a server run.
+    Decide rows with the stages that the steps of a server run; a context manager.
 
-    It writes no journal, so no decision is stored for its transaction id.
+    One thread at a time may use it. `Engine.open` opens one for a released product.
 
     Args:
         spec: Feature spec of the release.
         policy: Policy of the release.
         model: Model of the release.
         release: Name of the release.
-        chain: The store, or the defaults of a product without one; closed with this
-            object.
+        store: The store; closed with this object.
+        lists: Lists that the policy uses, in the order of their bits.
+        store_deadline_s: Longest wait of a batch for the store, seconds.
     """
 
     def __init__(
@@ -57,19 +61,102 @@ class Engine:
         model: ScoringModel,
         *,
         release: str,
-        chain: FallbackChain,
+        store: LocalStore,
+        lists: Sequence[LookupList] = (),
+        store_deadline_s: float = STORE_DEADLINE_S,
     ) -> None:
         self._spec = spec
         self._model = model
-        self._chain = chain
-        self._features = FeatureStage(spec, chain, share=DryShare(0.0))
+        self._store = store
+        settings = StoreSettings(deadline_s=store_deadline_s)
+        if not store.url:  # its values are in this process already
+            settings = replace(settings, last_known_bytes=0, appends=False)
+        self._chain = chain_over(spec, store.store, settings=settings, lists=lists)
+        self._features = FeatureStage(spec, self._chain, share=DryShare(0.0))
         self._decision = DecisionStage(
             policy, release=release, spec_hash=spec.spec_hash, fields=spec.field_names
         )
 
+    @classmethod
+    def open(
+        cls,
+        repository: Path | str,
+        *,
+        product: str,
+        store: str = MEMORY,
+        store_deadline_s: float = STORE_DEADLINE_S,
+    ) -> Engine:
+        """
+        Open the active release of a product.
+
+        Args:
+            repository: The model repository.
+            product: The ensemble.
+            store: `memory` for windows that end with the engine, `memory:FILE` for
+                windows that a file holds, `embedded:FOLDER` for the Redis of a state
+                folder of `tollgate up`, or the URL of a Redis.
+            store_deadline_s: Longest wait of a batch for a Redis, seconds; afterwards
+                its rows are decided without it, and marked as degraded.
+
+        Raises:
+            RepositoryError: The release cannot be read, or its files do not fit.
+            SpecError: The features.yaml cannot be used.
+            PolicyError: The policy.yaml cannot be used.
+            InputError: The store is none of these, its file is damaged, or the features
+                need Redis.
+            SetupError: The store is in use, or cannot be read or written.
+        """
+        folder = Path(repository)
+        release = read_release(folder, product=product)
+        verify_active(folder, release)
+        models = read_product(folder, product)
+        spec = released_spec(release, models)
+        version = {
+            step: folder / step / str(number)
+            for step, number in release.versions.items()
+        }
+        policy = load_policy_of(version[models.decision_step], spec)
+        model = version[models.model_step] / MODEL_FILE
+        session = OnnxSession(model, intra_op_threads=1)
+        opened = LocalStore(store, spec, deadline_s=store_deadline_s)
+        try:
+            return cls(
+                spec,
+                policy,
+                ScoringModel(session),
+                release=release.name,
+                store=opened,
+                lists=lookup_lists(policy, product),
+                store_deadline_s=store_deadline_s,
+            )
+        except BaseException:
+            opened.close()
+            raise
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
-        """Close the store."""
+        """
+        Save the windows to the store's file, if it has one, and close the store.
+
+        Raises:
+            SetupError: The file cannot be written; the old one is untouched.
+        """
         self._chain.close()
+        self._store.close()
+
+    def save(self) -> None:
+        """
+        Save the windows to the store's file now; do nothing for another store.
+
+        Raises:
+            SetupError: The file cannot be written; the old one is untouched.
+        """
+        self._store.save()
 
     def decide(
         self, columns: Columns, *, dry_run: bool = False, now_us: int | None = None
@@ -77,20 +164,25 @@ class Engine:
         """
         Decide N rows, in batches of at most 32.
 
+        A batch is applied to the windows as a whole, then its rows are read, as in a
+        server that receives it as one request.
+
         Args:
             columns: Inputs of the product's requests by name, N values each: ids and
                 words as text or bytes, numbers, and event times in µs since the epoch.
-                A declared field may be left out.
+                A declared field may be left out, and may be None in a row.
             dry_run: True to read the store and change nothing in it.
             now_us: Time of the decisions, µs since the epoch; None for now.
 
         Returns:
-            Outputs of the product by name, N values each; texts are bytes.
+            Outputs of the product by name, N values each: `decision`, `reason_codes`
+                (joined by |), `error` and `release` as text, `score` as float32 and
+                `degraded` as uint32. A bad row has an `error`, and nothing else.
 
         Raises:
-            KeyError: A column that the product requires is missing.
+            InputError: A column is missing, unknown, or of another type or length.
         """
-        rows = len(columns[EVENT_TIME])
+        rows = self._check(columns)
         parts = [
             self._decide(
                 {
@@ -103,9 +195,27 @@ class Engine:
             for at in range(0, max(rows, 1), MAX_BATCH_ROWS)
         ]
         return {
-            name: np.concatenate([part[name] for part in parts])[:, 0]
+            name: _text(np.concatenate([part[name] for part in parts])[:, 0])
             for name in parts[0]
         }
+
+    def _check(self, columns: Columns) -> int:
+        """Check names and lengths of columns; return the number of rows."""
+        needed = self._spec.columns
+        known = (*needed, *self._spec.field_names)
+        for name in needed:
+            if name not in columns:
+                problem = f"is missing; needed are {', '.join(needed)}"
+                raise InputError("columns", problem, where=name)
+        rows = len(columns[EVENT_TIME])
+        for name, column in columns.items():
+            if name not in known:
+                problem = f"is unknown; {suggest(name, known)}"
+                raise InputError("columns", problem, where=name)
+            if len(column) != rows:
+                problem = f"has {len(column)} rows, but {EVENT_TIME} has {rows}"
+                raise InputError("columns", problem, where=name)
+        return rows
 
     def _decide(
         self, columns: Columns, *, dry_run: bool, now_us: int
@@ -134,14 +244,14 @@ class Engine:
         """Check every row."""
         spec = self._spec
         ids = {name: [_bytes(one) for one in columns[name]] for name in spec.id_names}
-        time_us = np.asarray(columns[EVENT_TIME], np.int64)
-        amount = np.asarray(columns[AMOUNT], np.float64) if spec.amount else None
+        time_us = _integers(columns[EVENT_TIME])
+        amount = _numbers(AMOUNT, columns[AMOUNT]) if spec.amount else None
         checked = check_rows(ids, amount=amount, time_us=time_us, now_us=now_us)
         fields: Mapping[str, Array] = {}
         degraded: Array | int = 0
         if spec.fields:
             sent = {
-                one.name: _field(columns[one.name], one.type)
+                one.name: _field(one.name, columns[one.name], one.type)
                 for one in spec.fields
                 if one.name in columns
             }
@@ -160,56 +270,49 @@ class Engine:
         )
 
 
-def _bytes(value: str | bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else value
+def _bytes(value: str | bytes | None) -> bytes:
+    return value.encode() if isinstance(value, str) else value or b""
 
 
-def _field(column: Sequence[Any] | Array, kind: str) -> Array:
-    if kind == "number":
+def _integers(column: Sequence[Any] | Array) -> Array:
+    """
+    Convert a column of times.
+
+    Raises:
+        InputError: It holds something else than integers.
+    """
+    found = np.asarray(column)
+    if len(found) and found.dtype.kind not in "iu":
+        problem = f"{found[0]!r:.60} is not an integer, µs since the epoch"
+        raise InputError("columns", problem, where=EVENT_TIME)
+    return found.astype(np.int64)
+
+
+def _numbers(name: str, column: Sequence[Any] | Array) -> Array:
+    """
+    Convert a column of numbers; None becomes NaN.
+
+    Raises:
+        InputError: It holds something else.
+    """
+    try:
         return np.asarray(column, np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError("columns", str(error), where=name) from error
+
+
+def _field(name: str, column: Sequence[Any] | Array, kind: str) -> Array:
+    if kind == "number":
+        return _numbers(name, column)
     words = np.empty(len(column), np.object_)
     words[:] = [_bytes(one) for one in column]
     return words
 
 
-@contextmanager
-def open_engine(
-    repository: Path, *, product: str, store_url: str = ""
-) -> Iterator[Engine]:
-    """
-    Open the release of a product for notebooks, batch scoring and tests.
-
-    Args:
-        repository: The model repository.
-        product: The ensemble.
-        store_url: Online store to read and write; without one, features that need a
-            history have their declared defaults, and rows are marked as degraded.
-
-    Raises:
-        RepositoryError: The release cannot be read, or its files do not fit.
-        SpecError: The features.yaml cannot be used.
-        PolicyError: The policy.yaml cannot be used.
-    """
-    release = read_release(repository, product=product)
-    verify_active(repository, release)
-    models = read_product(repository, product)
-    spec = released_spec(release, models)
-    version = {
-        step: repository / step / str(number)
-        for step, number in release.versions.items()
-    }
-    policy = load_policy_of(version[models.decision_step], spec)
-    session = OnnxSession(version[models.model_step] / MODEL_FILE, intra_op_threads=1)
-    chain = open_fallback_chain(
-        spec,
-        store_url,
-        settings=StoreSettings(deadline_s=_DEADLINE_S),
-        lists=lookup_lists(policy, product),
-    )
-    engine = Engine(
-        spec, policy, ScoringModel(session), release=release.name, chain=chain
-    )
-    try:
-        yield engine
-    finally:
-        engine.close()
+def _text(column: Array) -> Array:
+    """Decode texts; leave numbers as they are."""
+    if column.dtype != np.object_:
+        return column
+    words = np.empty(len(column), np.object_)
+    words[:] = [one.decode() for one in column.tolist()]
+    return words

@@ -68,14 +68,12 @@ def open_fallback_chain(
     spool: Spool | None = None,
 ) -> FallbackChain:
     """
-    Open the store and run the whole path dry, so that no caller waits for the warm-up.
+    Open a store by its address, and the fallback chain over it.
 
     Args:
         spec: The product's features.
         url: Address of the store; empty for none: every row is degraded.
-        settings: Settings of the store.
-        lists: Lists that the policy uses, in the order of their bits.
-        spool: Takes rows that were not applied.
+        settings, lists, spool: See `chain_over`.
 
     Raises:
         InputError: The address is not one of Redis, or a list is of no id of the spec.
@@ -87,6 +85,30 @@ def open_fallback_chain(
             deadline_s=settings.deadline_s,
             rules=settings.breaker,
         )
+    return chain_over(spec, store, settings=settings, lists=lists, spool=spool)
+
+
+def chain_over(
+    spec: FeatureSpec,
+    store: RedisStore,
+    *,
+    settings: StoreSettings,
+    lists: Sequence[LookupList] = (),
+    spool: Spool | None = None,
+) -> FallbackChain:
+    """
+    Run the whole path over a store dry, so that no caller waits for the warm-up.
+
+    Args:
+        spec: The product's features.
+        store: The store; closed with the chain.
+        settings: Settings of the store.
+        lists: Lists that the policy uses, in the order of their bits.
+        spool: Takes rows that were not applied.
+
+    Raises:
+        InputError: A list is of no id of the spec.
+    """
     store.probe()  # connecting may take longer than a call
     last_known = LastKnown(
         settings.last_known_bytes,
@@ -120,7 +142,7 @@ def open_fallback_chain(
                 cents=np.full(count, 1000, np.int64),
             )
         )
-    if url and not chain.counts.calls["answered"]:
+    if not (isinstance(store, NoStore) or chain.counts.calls["answered"]):
         # The store may come up later; until then answers are degraded.
         log.warning("the store did not answer the warm-up")
     chain.counts.clear()
