@@ -24,6 +24,7 @@ import typer
 from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig
 
+import tollgate
 import tollgate.steps
 import tollgate.testing
 from tollgate import schema
@@ -164,6 +165,7 @@ def public_names() -> dict[str, Any]:
         "degraded bits": {str(one.name): one.value for one in schema.Degraded},
         "environment variables": environment_variables(),
         "imports": {
+            "tollgate": sorted(tollgate.__all__),
             "tollgate.steps": sorted(tollgate.steps.__all__),
             "tollgate.testing": sorted(tollgate.testing.__all__),
         },

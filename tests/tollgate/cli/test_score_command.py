@@ -197,3 +197,79 @@ def test_which_bits_fail(
     assert failed_rows(answers(("", int(bit)))) == failed
     assert bit.name is not None
     assert bit.name in capsys.readouterr().err
+
+
+def score_locally(
+    folder: Path, *words: str, out: str = "local.jsonl"
+) -> tuple[subprocess.CompletedProcess[str], bytes]:
+    """Run `score in.jsonl` for the committed product, with these options."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", "from tollgate.cli import main; main()"),
+            *("score", "in.jsonl", "--out", out, "--repository", str(REPOSITORY)),
+            *words,
+        ],
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    path = folder / out
+    return done, path.read_bytes() if path.exists() else b""
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """
+    A folder with a file of purchases, some of them bad.
+
+    Only ids of the first request repeat: a server may apply requests in any order.
+    """
+    bad = {7: -1.0, 40: "much", 41: None, 66: 0.001}
+    ids = {9: "", 12: None, 13: "x" * 200}
+    pl.DataFrame(
+        {
+            "transaction_id": [ids.get(row, f"b{row}") for row in range(ROWS)],
+            "customer_id": [f"c{row % 5 if row < 30 else row}" for row in range(ROWS)],
+            "terminal_id": [f"m{row % 3 if row < 30 else row}" for row in range(ROWS)],
+            "amount": [str(bad.get(row, 5.0 + row)) for row in range(ROWS)],
+            "event_time": [str(NOW_US + 60_000_000 * row) for row in range(ROWS)],
+        }
+    ).write_ndjson(tmp_path / "in.jsonl")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_score_local_writes_what_a_server_answers(rows: Path) -> None:
+    """The same file and the same words, bad rows included, with any store."""
+    with serve(REPOSITORY, state=rows / "state", journal_url="") as server:
+        done, served = score_locally(rows, "--url", server.grpc_url, out="out.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert served.count(b'"error":"amount: ') == 4
+    for store in ("memory", "memory:windows.store", "embedded:own"):
+        local, found = score_locally(rows, "--local", "--store", store)
+        assert found == served, store
+        assert local.stderr == done.stderr, store
+    _, again = score_locally(rows, "--local", "--store", "memory:windows.store")
+    assert again == served  # a purchase counts once
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--store", "memory"), "--store: needs --local"),
+        (("--local", "--url", "h:1"), "--url: names a server"),
+        (("--local", "--store", "memry"), "'memry' is none of memory, memory:FILE"),
+    ],
+)
+def test_options_of_two_places_are_refused(
+    rows: Path, words: tuple[str, ...], problem: str
+) -> None:
+    """One line, and no file."""
+    done, found = score_locally(rows, *words)
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert found == b""

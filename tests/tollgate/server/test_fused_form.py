@@ -21,6 +21,7 @@ from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedO
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from tests.support.server.next_release import next_release
+from tollgate import Engine
 from tollgate.errors import ServerError, TollgateError
 from tollgate.features.spec.feature_spec import wire_inputs
 from tollgate.journal.decision_record import decode_chunk
@@ -39,7 +40,6 @@ from tollgate.repository.releases.serving_plan import plan_serving
 from tollgate.repository.slo import Form
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.address import find_server
-from tollgate.server.local_engine import open_engine
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.publishing import publish
 from tollgate.server.serving.embedded import Embedded, serve
@@ -325,7 +325,7 @@ def test_the_engine_in_this_process_has_the_same_bits(
         )
     with (
         EmbeddedRedis(tmp_path) as store,
-        open_engine(repository, product=product, store_url=store.url) as engine,
+        Engine.open(repository, product=product, store=store.url) as engine,
     ):
         found = engine.decide(columns)
     for start in range(0, 640, 32):
@@ -334,8 +334,11 @@ def test_the_engine_in_this_process_has_the_same_bits(
         _, answer = ask(servers["fused"], product, part)
         assert answer.keys() == found.keys()
         for name, (kind, _, value) in answer.items():
-            own = found[name][rows][:, None]
-            assert value == (own.tolist() if kind == "BYTES" else own.tobytes()), name
+            own = found[name][rows]
+            if kind == "BYTES":
+                assert value == [[text.encode()] for text in own.tolist()], name
+            else:
+                assert value == own.tobytes(), name
 
 
 class Caller:

@@ -6,6 +6,7 @@ import io
 import socket
 import sys
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tollgate.audit.review.explanation import ExplainedRecord
+    from tollgate.features.spec.feature_spec import FeatureSpec
     from tollgate.settings import Settings
     from tollgate_client import Tls
 
@@ -68,6 +70,8 @@ _SHOWN_ROWS = 20
 _TIMEOUT_S = 10.0
 _CONNECT_S = 2.0
 _STORE_DEADLINE_MS = 1_000
+_MEMORY = "memory"
+_ROWS_AT_ONCE = 32 * 32  # whole batches
 # Bits that report a failure of the server. The others describe the row, such as a new
 # customer or a missing field.
 _FAILED = (
@@ -108,6 +112,19 @@ def score(
             "--dry-run", help="Decide as usual, but store and journal nothing."
         ),
     ] = False,
+    local: Annotated[
+        bool,
+        typer.Option("--local", help="Decide in this process, without a server."),
+    ] = False,
+    store: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STORE",
+            help="Store of --local: memory, memory:FILE, embedded:FOLDER (a state "
+            "folder of `tollgate up`), or the URL of a Redis.",
+            show_default="memory",
+        ),
+    ] = None,
     store_deadline_ms: Annotated[
         int,
         typer.Option(
@@ -156,50 +173,65 @@ def score(
     ] = False,
 ) -> None:
     """Decide the purchases of a file: Parquet, CSV or JSON lines in, the same out."""
-    from tollgate.features.spec.feature_spec import wire_inputs
     from tollgate.history import rename_aliases
     from tollgate.history.request_columns import field_columns, wire_fields
     from tollgate.repository.releases.served_versions import served_spec
-    from tollgate_client import Client
 
     kind = _output_kind(out, format)
+    remote = {
+        "--url": url,
+        "--tls-ca": tls_ca,
+        "--tls-cert": tls_cert,
+        "--tls-key": tls_key,
+        "--token-file": token_file,
+    }
+    _check_place(remote, local=local, store=store)
     tls, token = read_proof(tls_ca, tls_cert, key=tls_key, token=token_file)
     chosen = console.settings(product=product, repository=repository, state=state)
     with open_for_reading(chosen) as models:
         spec = served_spec(models, product=chosen.product)
-    frame = rename_aliases(_read(file, format or "jsonl"), spec)
-    for name in spec.columns:
-        if name not in frame.columns:
-            found = ", ".join(frame.columns)
-            raise InputError(file, f"column missing; the file has {found}", where=name)
-    columns, errors = _columns(frame, spec.columns, source=file)
-    fields = wire_fields(spec, frame)
-    columns |= field_columns(frame, fields, errors=errors)
-    good = np.flatnonzero([error == "" for error in errors])
-    answers = {name: _blank(name, errors) for name in _ANSWER}
-    if len(good):
-        address = url or _server(chosen)
+        frame = rename_aliases(_read(file, format or "jsonl"), spec)
+        for name in spec.columns:
+            if name not in frame.columns:
+                found = ", ".join(frame.columns)
+                problem = f"column missing; the file has {found}"
+                raise InputError(file, problem, where=name)
+        columns, errors = _columns(frame, spec.columns, source=file)
+        fields = wire_fields(spec, frame)
+        columns |= field_columns(frame, fields, errors=errors)
+        good = np.flatnonzero([error == "" for error in errors])
+        answers = {name: _blank(name, errors) for name in _ANSWER}
         picked = {
             name: [column[row] for row in good] for name, column in columns.items()
         }
-        with (
-            Client(
-                address,
+        if not len(good):
+            parts: Iterator[Mapping[str, Any]] = iter(())
+        elif local:
+            parts = _decide_here(
+                picked,
+                models,
                 product=chosen.product,
-                inputs=wire_inputs(spec),
-                fields=fields,
-                timeout_s=_TIMEOUT_S,
+                store=store,
                 store_deadline_ms=store_deadline_ms,
+                dry_run=dry_run,
+            )
+        else:
+            parts = _decide_served(
+                picked,
+                spec,
+                address=url or _server(chosen),
+                fields=fields,
+                store_deadline_ms=store_deadline_ms,
+                dry_run=dry_run,
                 tls=tls,
                 token=token,
-            ) as client,
-            console.progress("deciding") as advance,
-        ):
+            )
+        with console.progress("deciding") as advance:
             done = 0
-            for answer in client.decide_many(picked, dry_run=dry_run):
-                rows = good[done : done + len(answer)]
-                _note(answers, rows, answer)
-                done += len(answer)
+            for part in parts:
+                rows = good[done : done + len(part["error"])]
+                _note(answers, rows, part)
+                done += len(rows)
                 advance(done, len(good))
     summary = _summary(answers)
     if as_json:
@@ -213,6 +245,80 @@ def score(
         text = f"--fail-on-error: {failed:,} of {len(frame):,} rows failed"
         console.say(f"{text}; their answers are written all the same")
         raise typer.Exit(1)
+
+
+def _check_place(
+    remote: Mapping[str, object], *, local: bool, store: str | None
+) -> None:
+    """
+    Check that the options are those of one place to decide.
+
+    Raises:
+        InputError: An option of a server comes with --local, or --store without it.
+    """
+    if store is not None and not local:
+        raise InputError("--store", "needs --local; a server has a store of its own")
+    for name, value in remote.items():
+        if local and value is not None:
+            raise InputError(name, "names a server, but --local decides without one")
+
+
+def _decide_here(
+    columns: dict[str, list[Any]],
+    repository: Path,
+    *,
+    product: str,
+    store: str | None,
+    store_deadline_ms: int,
+    dry_run: bool,
+) -> Iterator[Mapping[str, Any]]:
+    """Decide rows in this process; yield the columns of some answers at a time."""
+    from tollgate import Engine
+
+    rows = len(columns[EVENT_TIME])
+    with Engine.open(
+        repository,
+        product=product,
+        store=store or _MEMORY,
+        store_deadline_s=store_deadline_ms * 1e-3,
+    ) as engine:
+        for start in range(0, rows, _ROWS_AT_ONCE):
+            stop = start + _ROWS_AT_ONCE
+            part = {name: column[start:stop] for name, column in columns.items()}
+            yield engine.decide(part, dry_run=dry_run)
+
+
+def _decide_served(
+    columns: dict[str, list[Any]],
+    spec: FeatureSpec,
+    *,
+    address: str,
+    fields: dict[str, str],
+    store_deadline_ms: int,
+    dry_run: bool,
+    tls: Tls | None,
+    token: str | None,
+) -> Iterator[Mapping[str, Any]]:
+    """Decide rows on a server; yield the columns of some answers at a time."""
+    from tollgate.features.spec.feature_spec import wire_inputs
+    from tollgate_client import Client
+
+    with Client(
+        address,
+        product=spec.product,
+        inputs=wire_inputs(spec),
+        fields=fields,
+        timeout_s=_TIMEOUT_S,
+        store_deadline_ms=store_deadline_ms,
+        tls=tls,
+        token=token,
+    ) as client:
+        for answer in client.decide_many(columns, dry_run=dry_run):
+            codes = [REASON_SEPARATOR.join(one) for one in answer.reason_codes]
+            yield {
+                **{name: getattr(answer, name) for name in _ANSWER},
+                "reason_codes": codes,
+            }
 
 
 def _server(chosen: Settings) -> str:
@@ -351,18 +457,14 @@ def _blank(name: str, errors: list[str]) -> list[Any]:
     return [empty] * len(errors)
 
 
-def _note(answers: dict[str, list[Any]], rows: Any, answer: Any) -> None:
-    """Store the decisions of one request at the positions of its rows."""
+def _note(answers: dict[str, list[Any]], rows: Any, part: Mapping[str, Any]) -> None:
+    """Store the columns of some answers at the positions of their rows."""
     for position, row in enumerate(rows.tolist()):
-        value = float(answer.score[position])
-        answers["decision"][row] = str(answer.decision[position])
+        value = float(part["score"][position])
         answers["score"][row] = None if np.isnan(value) else value
-        answers["reason_codes"][row] = REASON_SEPARATOR.join(
-            answer.reason_codes[position]
-        )
-        answers["degraded"][row] = int(answer.degraded[position])
-        answers["error"][row] = str(answer.error[position])
-        answers["release"][row] = str(answer.release[position])
+        answers["degraded"][row] = int(part["degraded"][position])
+        for name in ("decision", "reason_codes", "error", "release"):
+            answers[name][row] = str(part[name][position])
 
 
 def _output_kind(out: Path | None, format: Format | None) -> str:
