@@ -177,14 +177,19 @@ class Supervised:
 
 
 @contextlib.contextmanager
-def supervised(repository: Path | str, *, state: Path) -> Iterator[Supervised]:
+def supervised(
+    repository: Path | str, *, state: Path, words: Sequence[str] = ("up",)
+) -> Iterator[Supervised]:
     """
     Run `tollgate up` until the context ends; ready at its beginning.
+
+    Args:
+        words: The command and its own options.
 
     Raises:
         ServerError: It did not become ready.
     """
-    product = Supervised(repository, state)
+    product = Supervised(repository, state, words=words)
     try:
         product.wait(lambda: bool(product.health_url) and product.ready())
         yield product

@@ -17,7 +17,8 @@ from tollgate.repository.atomic import replace_file
 from tollgate.repository.configs import NAMED_CONFIGS, require_config_name, to_text
 from tollgate.repository.lint.lint_rule import Severity
 from tollgate.repository.lint.linting import Question, lint
-from tollgate.repository.product_models import read_product
+from tollgate.repository.product_models import Product, read_product
+from tollgate.repository.serving_form import require_form
 from tollgate.repository.slo import read_slo
 from tollgate.server.address import Address
 from tollgate.server.serving.loaded import record_path
@@ -31,7 +32,14 @@ from tollgate.tuning.goals import (
     limits_of,
 )
 from tollgate.tuning.override import Override
-from tollgate.tuning.report import Circumstances, Point, draw, paragraphs, points_of
+from tollgate.tuning.report import (
+    Circumstances,
+    Point,
+    command_words,
+    draw,
+    paragraphs,
+    points_of,
+)
 from tollgate.tuning.search import TURN, TuningResult, measurer_of, tune
 from tollgate.tuning.settings import Configs, Roles
 from tollgate.tuning.space import (
@@ -48,7 +56,7 @@ _WIDTH = 86
 
 
 def changed_steps(configs: Configs, candidate: Candidate, *, roles: Roles) -> list[str]:
-    """List the steps whose configuration a candidate changes."""
+    """List the models whose configuration a candidate changes."""
     written = roles.written(configs, candidate)
     return [step for step, config in configs.items() if written[step] != config]
 
@@ -64,7 +72,7 @@ def write_named(
     question: Question,
 ) -> list[Path]:
     """
-    Write configs/NAME.pbtxt of each step that differs; on an error, write nothing.
+    Write configs/NAME.pbtxt of each model that differs; on an error, write nothing.
 
     Args:
         head: Description of how they were found; paragraphs.
@@ -79,10 +87,11 @@ def write_named(
         for step in changed_steps(configs, candidate, roles=roles)
     }
     require_free(list(files), name=name)
+    choice = command_words(candidate, name=name)
     try:
         for path, step in files.items():
             path.parent.mkdir(exist_ok=True)
-            text = f"{_head(step, name, head)}\n{to_text(changed[step])}"
+            text = f"{_head(step, choice, head)}\n{to_text(changed[step])}"
             replace_file(path, text.encode())
         _require_sound(question, files=list(files))
     except BaseException:
@@ -100,11 +109,11 @@ def require_free(files: Sequence[Path], *, name: str) -> None:
             raise ArgumentError("name", f"{name}: {problem}")
 
 
-def _head(step: str, name: str, paragraphs: Sequence[str]) -> str:
+def _head(step: str, choice: str, paragraphs: Sequence[str]) -> str:
     """Write a comment with the name of the configuration and how it was found."""
     first = [
         f"{step}, as `tollgate tune` found it. Chosen with",
-        f"    tollgate up --model-config-name {name}",
+        f"    {choice}",
         "It stands in for config.pbtxt as a whole; why the rest is so, is said there.",
     ]
     lines = [f"# {line}" for line in first]
@@ -167,6 +176,8 @@ class Bench:
     Attributes:
         override: The server's settings; as a context manager it restores them at the
             end.
+        unfusable: Reason why the fused form is not tried; empty if it is, or if it was
+            not wanted.
     """
 
     def __init__(
@@ -178,21 +189,43 @@ class Bench:
         self._traffic = traffic
         self._sender = ""
         self._repository = Path(server.repository)
-        self._roles = Roles(read_product(self._repository, traffic.product))
+        product = read_product(self._repository, traffic.product)
+        self._roles = Roles(product)
         self.override = Override(
             server, record=record_path(state, traffic.product), roles=self._roles
         )
         name = wanted.name or self._free_name(wanted.preset)
         self.wanted = msgspec.structs.replace(wanted, name=name)
+        self.unfusable = ""
         slo = read_slo(self._repository, product=traffic.product)
         rates = wanted.preset == "throughput"
         self._limits = limits_of(slo, p99_ms=wanted.p99_ms) if rates else None
         preset = THROUGHPUT if rates else LOW_LATENCY
         self._space = narrowed(preset, wanted.values)
-        longest_us = max(self._space.get("delay_us", (0,)))
-        if longest_us >= 1e3 * slo.layers_ms.model:
-            problem = f"{longest_us} µs are the model's whole layer in slo.yaml"
-            raise ArgumentError("values", f"delay_us: {problem}")
+        for knob in ("delay_us", "fused_queue_delay_us"):
+            longest_us = max(self._space.get(knob, (0,)))
+            if longest_us >= 1e3 * slo.layers_ms.model:
+                problem = f"{longest_us} µs are the model's whole layer in slo.yaml"
+                raise ArgumentError("values", f"{knob}: {problem}")
+        self._leave_out_fused(product)
+
+    def _leave_out_fused(self, product: Product) -> None:
+        """
+        Leave out the fused form, with the reason, if the product cannot have it.
+
+        Raises:
+            RepositoryError: It cannot, and no other form is to be tried.
+        """
+        forms = self._space.get("form", ())
+        if self.override.form == "fused" or "fused" not in forms:
+            return
+        try:
+            require_form(product, "fused")
+        except RepositoryError as error:
+            if forms == ("fused",):
+                raise
+            self.unfusable = str(error)
+            self._space = {**self._space, "form": ("ensemble",)}
 
     @property
     def _goal(self) -> Goal:
@@ -223,6 +256,8 @@ class Bench:
     def tune(self, *, report: Callable[[str], None]) -> TuningResult:
         """Search on the server through the override; see `tuning.tune`."""
         wanted, base = self.wanted, self.override.base
+        if self.unfusable:
+            report(f"the fused form is not tried: {self.unfusable}")
         others = candidates(
             self._roles.possible(self._space, self.override.configs),
             base,

@@ -58,11 +58,12 @@ class Driver:
         self._sender = sender
         self._seed = time.time_ns() % 1_000_000_000  # new ids in each tuning
 
-    def __call__(self, rate_per_s: float, seconds: float) -> RunFigures:
+    def __call__(self, model: str, rate_per_s: float, seconds: float) -> RunFigures:
         """
         Run a load.
 
         Args:
+            model: Name of the model that serves the product.
             rate_per_s: Requests per second, on average; 0 sends one after the other.
             seconds: Duration after the warm-up, s.
 
@@ -73,7 +74,8 @@ class Driver:
             problem = f"no server answers at {self._server.grpc_url}"
             raise ServerError("tritonserver", problem)
         run_s = _WARM_UP_S + seconds
-        requests = self._requests(round((rate_per_s or _AT_MOST_PER_S) * run_s))
+        count = round((rate_per_s or _AT_MOST_PER_S) * run_s)
+        requests = self._requests(model, count)
         before = use_of([self._server.pid]).cpu_s
         if rate_per_s:
             at_s = poisson(len(requests), rate_per_s=rate_per_s, seed=self._seed)
@@ -85,12 +87,12 @@ class Driver:
             results, self._traffic, rate_per_s=rate_per_s, used_s=max(0.0, used_s)
         )
 
-    def _requests(self, count: int) -> list[bytes]:
+    def _requests(self, model: str, count: int) -> list[bytes]:
         traffic, self._seed = self._traffic, self._seed + 1
         return synthetic_requests(
             traffic.spec,
             count,
-            product=traffic.product,
+            product=model,
             rows=traffic.rows,
             seed=self._seed,
             dry_run=False,

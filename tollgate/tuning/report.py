@@ -46,7 +46,7 @@ def paragraphs(
 ) -> list[str]:
     """Describe when, where and under which load the winner was found, and its gain."""
     tried = len(tuned.tried) - 1
-    return [
+    found = [
         f"Found with `{around.command}`, {around.machine}; server, store and load on "
         f"this machine, release {around.release}.",
         f"Load: synthetic purchases, applied and journalled, {_rows(around.rows)}, "
@@ -58,6 +58,7 @@ def paragraphs(
         f"was: {figures(was for _, was in compared.turns)}.",
         f"{_worth(around.limits)}: {ratio_words(compared)}.",
     ]
+    return [*found, *(f"{line}." for line in _form_lines(tuned, around))]
 
 
 def ending(tuned: TuningResult, around: Circumstances) -> list[str]:
@@ -75,7 +76,38 @@ def ending(tuned: TuningResult, around: Circumstances) -> list[str]:
         compared.verdict + ("" if compared.holds else ": they stay as they are"),
     ]
     runs = [run for turn in compared.turns for side in turn for run in side.runs]
-    return [*lines, *filter(None, [noise_words(runs)])]
+    lines += filter(None, [noise_words(runs)])
+    return [*lines, *_form_lines(tuned, around)]
+
+
+def _form_lines(tuned: TuningResult, around: Circumstances) -> list[str]:
+    """Compare the forms that were tried, and recommend one."""
+    forms = tuned.forms
+    if forms is None:
+        return []
+    served, other = forms.base, forms.candidate
+    return [
+        f"best served {served}: {figures(was for _, was in forms.turns)}",
+        f"other form  {other}: {figures(ours for ours, _ in forms.turns)}",
+        f"{_worth(around.limits)}, {other.form} to {served.form}: {ratio_words(forms)}",
+        _recommendation(tuned, forms),
+    ]
+
+
+def _recommendation(tuned: TuningResult, forms: Comparison) -> str:
+    served, other = forms.base.form, forms.candidate.form
+    if tuned.winner is not None and tuned.winner.form == other:
+        return (
+            f"form: {other} is recommended, the server stays {served}: `tollgate "
+            f"up --form {other}`, or `form: {other}` in slo.yaml"
+        )
+    why = "worse" if forms.high < 1.0 else "not better by more than chance"
+    return f"form: {served} is recommended, as it is served; {other} is {why}"
+
+
+def command_words(candidate: Candidate, *, name: str) -> str:
+    """Return the command line that serves settings under a configuration's name."""
+    return f"tollgate up --form {candidate.form} --model-config-name {name}"
 
 
 def figures(found: Iterable[Measurement]) -> str:

@@ -9,14 +9,15 @@ visible.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Protocol
 
 import msgspec
 import numpy as np
 
 from tollgate.errors import ServerError
-from tollgate.tuning.goals import Drive, Goal, Measurement
+from tollgate.tuning.goals import Goal, Measurement, RunFigures
 from tollgate.tuning.override import Override
 from tollgate.tuning.space import Candidate
 
@@ -115,16 +116,18 @@ _T = (4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 class Comparison(msgspec.Struct, frozen=True):
     """
-    Comparison of a candidate with the original settings.
+    Comparison of a candidate with other settings, mostly the original ones.
 
     Attributes:
-        turns: Merits of the candidate and of the original settings, turn by turn.
+        base: The other settings.
+        turns: Merits of the candidate and of the other settings, turn by turn.
         ratio: Mean (geometric) of the turns' ratios; over 1: the candidate is better.
         low: Lower end of the mean's 95 % interval.
         high: Upper end of it.
     """
 
     candidate: Candidate
+    base: Candidate
     turns: tuple[tuple[Measurement, Measurement], ...]
     ratio: float
     low: float
@@ -145,28 +148,42 @@ class Comparison(msgspec.Struct, frozen=True):
         return "within the noise"
 
 
-def compare(
-    candidate: Candidate, base: Candidate, *, look: Measurer, seconds: float, turns: int
-) -> Comparison:
+def measure_in_turns(
+    settings: Sequence[Candidate], *, look: Measurer, seconds: float, turns: int
+) -> list[list[Measurement]]:
     """
-    Measure two candidates in turns; the order changes each time.
+    Measure candidates in turns; the order is reversed each time.
 
     Args:
         seconds: Duration of each run, s.
         turns: Number of turns, FEWEST to MOST.
+
+    Returns:
+        Measurements of each of `settings`, turn by turn.
     """
-    pairs = []
-    most = {candidate: 0.0, base: 0.0}
+    found: list[list[Measurement]] = [[] for _ in settings]
+    most = [0.0 for _ in settings]
     for turn in range(turns):
-        order = (candidate, base) if turn % 2 else (base, candidate)
-        found = {}
-        for one in order:
-            near = most[one] or max(most.values())
-            found[one] = look(one, seconds=seconds, near=near, floor=_LOST * near)
-            most[one] = max(most[one], found[one].merit)
-        pairs.append((found[candidate], found[base]))
-    ratio, low, high = ratio_of([(ours.merit, was.merit) for ours, was in pairs])
-    return Comparison(candidate, tuple(pairs), ratio, low, high)
+        places = range(len(settings))
+        for place in reversed(places) if turn % 2 else places:
+            near = most[place] or max(most)
+            one = look(settings[place], seconds=seconds, near=near, floor=_LOST * near)
+            most[place] = max(most[place], one.merit)
+            found[place].append(one)
+    return found
+
+
+def compare(
+    candidate: Candidate,
+    base: Candidate,
+    *,
+    ours: Sequence[Measurement],
+    was: Sequence[Measurement],
+) -> Comparison:
+    """Compare two candidates by their measurements in the same turns."""
+    pairs = tuple(zip(ours, was, strict=True))
+    ratio, low, high = ratio_of([(one.merit, other.merit) for one, other in pairs])
+    return Comparison(candidate, base, pairs, ratio, low, high)
 
 
 def ratio_of(pairs: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
@@ -198,11 +215,19 @@ _LOOKS = 3  # attempts per candidate, when its settings were replaced meanwhile
 
 
 class TuningResult(msgspec.Struct, frozen=True):
-    """Results of all candidates, best first; the best against `base`, if another."""
+    """
+    Results of all candidates, best first.
+
+    Attributes:
+        compared: The best against `base`; None if no other settings have a merit.
+        forms: The best in the form that is not served, against the best in the form
+            that is; None if it was not tried.
+    """
 
     base: Candidate
     tried: tuple[CandidateResult, ...]
     compared: Comparison | None
+    forms: Comparison | None = None
 
     @property
     def winner(self) -> Candidate | None:
@@ -223,11 +248,13 @@ def tune(
     report: Callable[[str], None] = lambda text: None,
 ) -> TuningResult:
     """
-    Find the best settings, and compare them with the current ones.
+    Find the best settings of each form, and compare them with the current ones.
+
+    Another form is the best only if it beats the best settings of the served form.
 
     Args:
         seconds: Duration of each run of the first round, s.
-        again: Measures the two that are compared; None for `look`.
+        again: Measures those that are compared; None for `look`.
     """
     report(f"{len(others)} settings to compare with the current ones")
 
@@ -241,29 +268,54 @@ def tune(
         rounds=plan_rounds(len(others), seconds=seconds),
         report=report_result,
     )
-    best = next((one for one in tried if one.candidate != base), None)
-    compared = None
-    if best is not None and best.found.merit:
-        report(f"{turns} turns against the settings as they are: {best.candidate}")
-        compared = compare(
-            best.candidate,
-            base,
-            look=again or look,
-            seconds=TURN * seconds,
-            turns=turns,
-        )
-    return TuningResult(base, tuple(tried), compared)
+    here = (one for one in tried if one.candidate.form == base.form)
+    best = _first(one for one in here if one.candidate != base and one.found.merit)
+    # Measured in any case: the comparison of the forms needs the figures of both.
+    rival = _first(one for one in tried if one.candidate.form != base.form)
+    finalists = [base, *filter(None, (best, rival))]
+    if len(finalists) == 1:
+        return TuningResult(base, tuple(tried), None)
+    words = "; ".join(map(str, finalists[1:]))
+    report(f"{turns} turns against the settings as they are: {words}")
+    found = measure_in_turns(
+        finalists, look=again or look, seconds=TURN * seconds, turns=turns
+    )
+    measured = dict(zip(finalists, found, strict=True))
+
+    def against(one: Candidate, other: Candidate) -> Comparison:
+        return compare(one, other, ours=measured[one], was=measured[other])
+
+    settings = against(best, base) if best else None
+    if rival is None:
+        return TuningResult(base, tuple(tried), settings)
+    stays = settings.candidate if settings and settings.holds else base
+    forms, moved = against(rival, stays), against(rival, base)
+    if settings is None or (forms.holds and moved.holds):
+        return TuningResult(base, tuple(tried), moved, forms)
+    return TuningResult(base, tuple(tried), settings, forms)
 
 
-def measurer_of(override: Override, goal: Goal, drive: Drive) -> Measurer:
-    """Return a function that loads and runs a candidate, and checks it stayed."""
+def _first(tried: Iterable[CandidateResult]) -> Candidate | None:
+    return next((one.candidate for one in tried), None)
+
+
+def measurer_of(
+    override: Override, goal: Goal, drive: Callable[[str, float, float], RunFigures]
+) -> Measurer:
+    """
+    Return a function that loads and runs a candidate, and checks it stayed.
+
+    Args:
+        drive: Takes the name of a model, and the rest as `Drive`.
+    """
 
     def look(
         candidate: Candidate, *, seconds: float, near: float, floor: float
     ) -> Measurement:
         for _ in range(_LOOKS):
             override.apply(candidate)
-            found = goal.look(drive, seconds=seconds, near=near, floor=floor)
+            load = partial(drive, override.model(candidate))
+            found = goal.look(load, seconds=seconds, near=near, floor=floor)
             if override.holds(candidate):
                 return found
         problem = f"does not stay on the settings that are tried: {candidate}"

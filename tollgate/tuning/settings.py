@@ -9,18 +9,21 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tollgate.errors import RepositoryError
 from tollgate.repository.lint.product_rules import REGATHER_US, delay_us
 from tollgate.repository.product_models import Product
+from tollgate.repository.serving_form import QUEUE_DELAY_PARAMETER, queue_delay_us
+from tollgate.repository.slo import Form
 from tollgate.tuning.space import KNOBS, Candidate, Space
 
 THREADS = "intra_op_thread_count"
 _ONNX_BACKEND = "onnxruntime"
 
-Configs = Mapping[str, ModelConfig]  # step -> its configuration
+Configs = Mapping[str, ModelConfig]  # each step and the ensemble -> its configuration
 
 
 class Roles:
     """Maps the steps of a product to their roles: feature, model and decision step."""
 
     def __init__(self, models: Product) -> None:
+        self.product = models.name
         self.model = models.model_step
         self.instances = {
             "features_instances": models.features_step,
@@ -28,9 +31,12 @@ class Roles:
             "decision_instances": models.decision_step,
         }
 
-    def read(self, configs: Configs) -> Candidate:
+    def read(self, configs: Configs, *, form: Form = "ensemble") -> Candidate:
         """
         Read the settings of a product.
+
+        Args:
+            form: Form in which it is served; no configuration has it.
 
         Raises:
             RepositoryError: The model step prefers several batch sizes, which no
@@ -48,6 +54,10 @@ class Roles:
             delay_us=sum(map(delay_us, configs.values())),
             preferred=preferred[0] if preferred else 0,
             threads=int(threads) if threads.isdecimal() else 1,
+            form=form,
+            fused_queue_delay_us=queue_delay_us(
+                configs[self.product], source=self.product
+            ),
             **{
                 knob: max(1, sum(one.count for one in configs[step].instance_group))
                 for knob, step in self.instances.items()
@@ -72,9 +82,10 @@ class Roles:
 
     def written(self, configs: Configs, candidate: Candidate) -> dict[str, ModelConfig]:
         """
-        Put settings into configurations of all steps, new messages.
+        Put settings into configurations of the steps and the ensemble, new messages.
 
-        Only fields that differ are changed, so settings that were absent stay absent.
+        Only fields that differ are changed, so settings that were absent stay absent;
+        for a fused product, its queue delay is always named.
         """
         was = self.read(configs)
         changed = {step: _copy(config) for step, config in configs.items()}
@@ -94,6 +105,9 @@ class Roles:
             count = getattr(candidate, knob)
             if count != getattr(was, knob):
                 changed[step].instance_group[0].count = count
+        if candidate.form == "fused":
+            delay = changed[self.product].parameters[QUEUE_DELAY_PARAMETER]
+            delay.string_value = str(candidate.fused_queue_delay_us)
         return changed
 
     def _delays(self, configs: Configs, total_us: int) -> dict[str, int]:

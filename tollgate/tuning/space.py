@@ -1,5 +1,5 @@
 """
-The search space: settings of the batcher and of instances, as data.
+The search space: form of the product, batcher and instances, as data.
 
 It excludes queue bounds, queue timeouts and priorities: they stall Triton's batcher
 (docs/adr/0001-batching-without-delay.md). It also leaves the steps that batch requests
@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
 import msgspec
 import numpy as np
 
 from tollgate.errors import ArgumentError
+from tollgate.repository.serving_form import QUEUE_DELAY_US
+from tollgate.repository.slo import Form
 from tollgate.schema import MAX_BATCH_ROWS
 
 _LONGEST_US = 100_000
@@ -26,6 +29,9 @@ class Candidate(msgspec.Struct, frozen=True, order=True):
     """
     Settings to try.
 
+    Of the attributes, a fused product uses `threads` and `fused_queue_delay_us`, an
+    ensemble all others.
+
     Attributes:
         delay_us: max_queue_delay_microseconds of all steps together, the delay of a
             lone request; each step keeps its share.
@@ -34,6 +40,8 @@ class Candidate(msgspec.Struct, frozen=True, order=True):
         features_instances: Instances of the feature step.
         model_instances: Instances of the model step.
         decision_instances: Instances of the decision step.
+        form: Form in which the product is served.
+        fused_queue_delay_us: max_queue_delay_microseconds of the fused model.
     """
 
     delay_us: int
@@ -42,9 +50,14 @@ class Candidate(msgspec.Struct, frozen=True, order=True):
     features_instances: int = 1
     model_instances: int = 1
     decision_instances: int = 1
+    form: Form = "ensemble"
+    fused_queue_delay_us: int = QUEUE_DELAY_US
 
     def __str__(self) -> str:
         """Describe it in one line of a table."""
+        threads = f"{self.threads} thread" + ("s" if self.threads > 1 else "")
+        if self.form == "fused":
+            return f"fused, delay {self.fused_queue_delay_us / 1000:g} ms, {threads}"
         preferred = f" prefers {self.preferred}" if self.preferred else ""
         instances = (
             self.features_instances,
@@ -52,15 +65,15 @@ class Candidate(msgspec.Struct, frozen=True, order=True):
             self.decision_instances,
         )
         return (
-            f"delay {self.delay_us / 1000:g} ms{preferred}, instances "
-            f"{'/'.join(map(str, instances))}, {self.threads} thread"
-            + ("s" if self.threads > 1 else "")
+            f"ensemble, delay {self.delay_us / 1000:g} ms{preferred}, instances "
+            f"{'/'.join(map(str, instances))}, {threads}"
         )
 
 
 KNOBS = Candidate.__struct_fields__
 
-Space = Mapping[str, tuple[int, ...]]  # knob -> values to try
+FORMS: tuple[Form, ...] = get_args(Form)
+Space = Mapping[str, tuple[Any, ...]]  # knob -> values to try: numbers, or forms
 
 THROUGHPUT: Space = {
     "delay_us": (0, 500, 1000, 2500, 5000),
@@ -69,12 +82,21 @@ THROUGHPUT: Space = {
     "features_instances": (1, 2),
     "model_instances": (1, 2),
     "decision_instances": (1, 2),
+    "form": FORMS,
+    "fused_queue_delay_us": (0, 500, 1000, 2500),
 }
 # With one request in flight there is nothing to batch it with, or to share.
-LOW_LATENCY: Space = {"delay_us": (0,), "preferred": (0,), "threads": (1, 2)}
+LOW_LATENCY: Space = {
+    "delay_us": (0,),
+    "preferred": (0,),
+    "threads": (1, 2),
+    "form": FORMS,
+    "fused_queue_delay_us": (0,),
+}
 
 _LIMITS = {
     "delay_us": (0, _LONGEST_US),
+    "fused_queue_delay_us": (0, _LONGEST_US),
     "preferred": (0, MAX_BATCH_ROWS),
     "threads": (1, _MOST_THREADS),
 } | {name: (1, _MOST_INSTANCES) for name in KNOBS if name.endswith("_instances")}
@@ -101,7 +123,11 @@ def narrowed(space: Space, said: Sequence[str]) -> Space:
     return changed
 
 
-def _value(knob: str, text: str) -> int:
+def _value(knob: str, text: str) -> int | str:
+    if knob == "form":
+        if text.strip() not in FORMS:
+            raise ArgumentError("values", f"form: {text!r} is not {' or '.join(FORMS)}")
+        return text.strip()
     low, high = _LIMITS[knob]
     word = "0" if knob == "preferred" and text == _NONE else text.strip()
     if not word.isdecimal() or not low <= int(word) <= high:
@@ -115,7 +141,8 @@ def candidates(
     """
     Choose the candidates to try next to the current settings.
 
-    First every setting that differs in one knob, then others drawn at random.
+    First the other form, then every setting that differs in one knob of its form, then
+    others drawn at random.
 
     Args:
         space: Knob -> values; knobs that it lacks are not changed.
@@ -127,28 +154,43 @@ def candidates(
     """
     axes = [space.get(knob, (getattr(base, knob),)) for knob in KNOBS]
     every = {
-        _plain(Candidate(*values))
+        _plain(Candidate(*values), base)
         for values in itertools.product(*axes)
         if _fits(Candidate(*values), cores)
     } - {base}
-    near = sorted(one for one in every if _differences(one, base) == 1)
+    near = sorted(
+        (one for one in every if _differences(one, base) <= 1),
+        key=lambda one: (_differences(one, base), one),
+    )
     far = sorted(every - set(near))
     order = np.random.default_rng(seed).permutation(len(far))
     return [*near, *(far[place] for place in order)][:most]
 
 
-def _plain(candidate: Candidate) -> Candidate:
-    """Normalize a candidate: a batch that waits for nothing prefers no size."""
+def _plain(candidate: Candidate, base: Candidate) -> Candidate:
+    """Normalize a candidate, so that equal settings are tried once."""
+    delay_us = candidate.fused_queue_delay_us
+    if candidate.form == "fused":  # the settings of the steps do not count
+        threads = candidate.threads
+        return msgspec.structs.replace(
+            base, form="fused", threads=threads, fused_queue_delay_us=delay_us
+        )
+    # A batch that waits for nothing prefers no size.
     pointless = not candidate.delay_us or candidate.preferred == MAX_BATCH_ROWS
-    return msgspec.structs.replace(candidate, preferred=0) if pointless else candidate
+    return msgspec.structs.replace(
+        candidate,
+        preferred=0 if pointless else candidate.preferred,
+        fused_queue_delay_us=base.fused_queue_delay_us,
+    )
 
 
 def _fits(candidate: Candidate, cores: int) -> bool:
     # More would break rule TG403 of `tollgate check`.
-    return candidate.threads == 1 or (
-        candidate.threads * candidate.model_instances <= cores
-    )
+    instances = 1 if candidate.form == "fused" else candidate.model_instances
+    return candidate.threads == 1 or candidate.threads * instances <= cores
 
 
 def _differences(one: Candidate, other: Candidate) -> int:
-    return sum(getattr(one, knob) != getattr(other, knob) for knob in KNOBS)
+    """Count the knobs that differ, without the form."""
+    knobs = [knob for knob in KNOBS if knob != "form"]
+    return sum(getattr(one, knob) != getattr(other, knob) for knob in knobs)

@@ -16,10 +16,18 @@ FIXED_MS, WAIT_MS = 3.0, 9.0
 
 def capacity_per_s(candidate: Candidate) -> float:
     """Return the rate from which the queue grows without end."""
+    if candidate.form == "fused":
+        return 800.0 if candidate.fused_queue_delay_us else 500.0
     capacity = 400.0 + 0.1 * min(candidate.delay_us, 2500)
     capacity *= {1: 1.0, 2: 1.4}[candidate.model_instances]
     capacity *= {1: 1.0, 2: 0.5}[candidate.features_instances]
     return capacity * (1.1 if candidate.preferred == 8 else 1.0)
+
+
+def wait_ms(candidate: Candidate) -> float:
+    """Return how long a lone request waits for a batch."""
+    fused = candidate.form == "fused"
+    return (candidate.fused_queue_delay_us if fused else candidate.delay_us) / 1e3
 
 
 def p99_ms(candidate: Candidate, rate_per_s: float) -> float:
@@ -27,12 +35,12 @@ def p99_ms(candidate: Candidate, rate_per_s: float) -> float:
     busy = rate_per_s / capacity_per_s(candidate)
     if busy >= 1:
         return float("inf")
-    return candidate.delay_us / 1e3 + FIXED_MS + WAIT_MS * busy / (1 - busy)
+    return wait_ms(candidate) + FIXED_MS + WAIT_MS * busy / (1 - busy)
 
 
 def highest_per_s(candidate: Candidate) -> float:
     """Solve p99 = limit for the rate."""
-    left_ms = LIMITS.p99_ms - candidate.delay_us / 1e3 - FIXED_MS
+    left_ms = LIMITS.p99_ms - wait_ms(candidate) - FIXED_MS
     return capacity_per_s(candidate) * left_ms / (left_ms + WAIT_MS)
 
 

@@ -13,16 +13,21 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tollgate.cli.operations.latency_commands import tune as tune_here
 from tollgate.errors import InputError, ServerError
 from tollgate.repository.product_models import read_product
+from tollgate.repository.releases.served_versions import served_spec
+from tollgate.repository.serving_form import queue_delay_us
 from tollgate.server.address import Address, find_server
 from tollgate.server.serving.loaded import record_path
 from tollgate.server.triton import control
 from tollgate.supervisor.fault_log import read_faults
 from tollgate.testing.supervised import Supervised, supervised
+from tollgate.tuning.bench import Bench, TuningOptions
+from tollgate.tuning.driver import Traffic
 from tollgate.tuning.override import Override
 from tollgate.tuning.settings import Roles
 from tollgate.tuning.space import Candidate
@@ -33,7 +38,8 @@ CHECKOUT = Path(__file__).parents[3]
 BASE, QUICK = Candidate(5000), Candidate(0)
 # One other setting, in runs as short as may be.
 LITTLE = ("--preset", "low-latency", "--try", "threads=1")
-SHORT = (*LITTLE, "--seconds", "0.5", "--turns", "3")
+RUNS = ("--seconds", "0.5", "--turns", "3")
+SHORT = (*LITTLE, "--try", "form=ensemble", *RUNS)
 PATIENCE_S = 600.0
 
 
@@ -108,6 +114,11 @@ def running(server: Address) -> Candidate:
     )
 
 
+def loaded(server: Address, model: str) -> bool:
+    """Ask whether the server runs a model of a product."""
+    return 1 in control.ready_versions(server, model)
+
+
 def wait_for(server: Address, settings: Candidate) -> None:
     """Wait until the server runs with settings."""
     until_s = time.monotonic() + PATIENCE_S
@@ -135,13 +146,17 @@ def test_settings_are_tried_and_put_back(
     before = hashes(repository)
     record = record_path(served.state, "fraud").read_bytes()
     many = Candidate(1000, 8, features_instances=2)
+    fused = Candidate(5000, form="fused")
     with override(server) as tried:
         assert tried.base == BASE
-        for settings in (many, QUICK):
+        for settings in (many, fused, QUICK):
             tried.apply(settings)
-            assert running(server) == settings
             assert tried.holds(settings)
+            assert loaded(server, "fraud--next") == (settings != many)
+            if settings != fused:
+                assert running(server) == settings
     assert running(server) == BASE
+    assert not loaded(server, "fraud--next")
     assert hashes(repository) == before
     assert record_path(served.state, "fraud").read_bytes() == record
 
@@ -194,8 +209,9 @@ def test_what_cannot_be_tuned_is_said_before_anything_is_loaded(
         ask(name="gpu")
     with pytest.raises(InputError, match="'a/b' is not the name of a file"):
         ask(name="a/b")
+    same = ["delay_us=5000", "threads=1", "form=ensemble"]
     with pytest.raises(InputError, match="leaves nothing to try"):
-        ask(preset="low-latency", values=["delay_us=5000", "threads=1"], write=False)
+        ask(preset="low-latency", values=same, write=False)
     with pytest.raises(InputError, match="are the model's whole layer"):
         ask(values=["delay_us=20000"])
     with pytest.raises(InputError, match="knobs: delay_us"):
@@ -221,7 +237,8 @@ def test_a_tuning_ends_with_a_configuration_or_says_why_not(
     assert "best found" in done.stdout
     if written.exists():
         named = read_product(repository, "fraud", config_name=name)
-        assert Roles(named).read(named.steps) == QUICK
+        configs = {**named.steps, "fraud": named.ensemble}
+        assert Roles(named).read(configs) == QUICK
 
 
 def test_two_tunings_do_not_meet(served: Supervised, server: Address) -> None:
@@ -266,3 +283,104 @@ def test_what_a_killed_one_left_behind_is_put_back(
     done = tune(served, "--restore")
     said = "put back: fraud_features, fraud_model, fraud_decision\n"
     assert (done.returncode, done.stderr) == (0, said)
+
+
+@pytest.fixture(scope="module")
+def fused(repository: Path) -> Iterator[Supervised]:
+    """One server of the fused form."""
+    state = repository.parent / "fused-state"
+    words = ("up", "--form", "fused")
+    with supervised(repository, state=state, words=words) as server:
+        yield server
+
+
+def test_a_fused_product_is_tuned_and_its_form_compared(
+    fused: Supervised, repository: Path
+) -> None:
+    """
+    The form stays; the file that is written has the delay of the fused model.
+
+    Which settings win is a matter of the machine; the comparison has both forms.
+    """
+    before = hashes(repository)
+    done = tune(fused, "--yes", "--name", "forms", *LITTLE, *RUNS)
+    assert done.returncode in (0, 1), done.stderr
+    address = fused.address
+    assert control.is_fused(address, "fraud")
+    for name in ("fraud--next", "fraud_features", "fraud_model", "fraud_decision"):
+        assert not loaded(address, name)
+    config = control.model_config(address, "fraud")["dynamic_batching"]
+    assert config["max_queue_delay_microseconds"] == "1000"
+    tuning = json.loads((fused.state / "tune/forms/tuning.json").read_text())["tuned"]
+    assert tuning["base"]["form"] == "fused"
+    forms = tuning["forms"]
+    assert {forms[side]["form"] for side in ("candidate", "base")} == {
+        "fused",
+        "ensemble",
+    }
+    assert len(forms["turns"]) == 3
+    assert done.stdout.count("form: ") == 1
+    written = {*hashes(repository)} - {*before}
+    if written == {str(repository / "fraud" / "configs" / "forms.pbtxt")}:
+        named = read_product(repository, "fraud", config_name="forms")
+        assert queue_delay_us(named.ensemble, source="fraud") == 0
+    else:
+        winner = f"form: {forms['candidate']['form']} is recommended"
+        assert winner in done.stdout or done.returncode == 1
+    assert read_faults(fused.state) == []
+
+
+def test_the_other_form_that_a_killed_one_left_behind_is_unloaded(
+    fused: Supervised,
+) -> None:
+    """The product answers all the while; its settings are restored, too."""
+    words = ("--yes", "--no-write", *LITTLE, "--seconds", "20")
+    tuning = subprocess.Popen(command(fused, *words), stderr=subprocess.DEVNULL)
+    try:
+        fused.wait(lambda: loaded(fused.address, "fraud--next"))
+    finally:
+        tuning.kill()
+        tuning.wait()
+    done = tune(fused, "--restore")
+    assert done.returncode == 0
+    assert done.stderr.startswith("put back: ")
+    assert "fraud--next" in done.stderr
+    for name in ("fraud--next", "fraud_features", "fraud_model", "fraud_decision"):
+        assert not loaded(fused.address, name)
+    assert control.is_fused(fused.address, "fraud")
+    fused.wait(fused.ready)
+
+
+def test_a_product_that_cannot_be_fused_gets_the_reason(
+    served: Supervised, server: Address, tmp_path: Path
+) -> None:
+    """It is tuned as an ensemble, unless only the fused form is to be tried."""
+    copy = tmp_path / "models"
+    shutil.copytree(server.repository, copy)
+    config = copy / "fraud_model" / "config.pbtxt"
+    config.write_text(config.read_text().replace("KIND_CPU", "KIND_GPU"))
+    moved = msgspec.structs.replace(server, repository=str(copy))
+
+    def bench(*values: str) -> Bench:
+        wanted = TuningOptions(
+            preset="throughput",
+            name="",
+            values=values,
+            most=9,
+            seconds=1.0,
+            turns=3,
+            rows=1,
+            p99_ms=None,
+            rate_per_s=100.0,
+            seed=1,
+            cores=2,
+            command="tollgate tune",
+        )
+        spec = served_spec(copy, product="fraud")
+        traffic = Traffic("fraud", spec, rows=1, within_ms=50.0)
+        return Bench(moved, wanted, traffic=traffic, state=served.state)
+
+    assert "is KIND_GPU, not KIND_CPU" in bench().unfusable
+    assert bench("form=ensemble").unfusable == ""
+    with pytest.raises(InputError, match="as an ensemble only, not fused"):
+        bench("form=fused")

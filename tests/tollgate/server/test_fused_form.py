@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 import shutil
 import threading
@@ -13,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -39,6 +41,7 @@ from tollgate.repository.releases.served_versions import load_policy_of, served_
 from tollgate.repository.releases.serving_plan import plan_serving
 from tollgate.repository.slo import Form
 from tollgate.repository.snapshot import RepositorySnapshot
+from tollgate.schema import public_name
 from tollgate.server.address import find_server
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.publishing import publish
@@ -456,16 +459,42 @@ def test_metrics_keep_the_names_of_the_steps(servers: dict[Form, Embedded]) -> N
     }
 
 
-def test_tuning_a_fused_product_is_refused(
-    servers: dict[Form, Embedded], repository: Path
+@pytest.mark.parametrize("form", FORMS)
+def test_a_tuning_tries_both_forms_and_restores_the_served_one(
+    servers: dict[Form, Embedded], repository: Path, form: Form
 ) -> None:
-    """The error names the setting that can be changed."""
-    state = repository.parent / "fused"
+    """Triton runs a candidate's delay and threads, and decides with them."""
+    state = repository.parent / form
     address = find_server(state)
     assert address is not None
-    with pytest.raises(ServerError, match=r"served fused; .* fused_queue_delay_us"):
-        Override(
-            address,
-            record=record_path(state, "fraud"),
-            roles=Roles(read_product(repository, "fraud")),
+    tried = Override(
+        address,
+        record=record_path(state, "fraud"),
+        roles=Roles(read_product(repository, "fraud")),
+    )
+    server, models = servers[form], models_of(servers[form])
+    columns = columns_of(repository, "fraud", 8, seed=77)
+    _, answer = ask(server, "fraud", columns, dry_run=True)
+    with tried:
+        base = tried.base
+        assert (base.form, base.fused_queue_delay_us) == (form, 1000)
+        fused = msgspec.structs.replace(
+            base, form="fused", fused_queue_delay_us=300, threads=2
         )
+        ensemble = msgspec.structs.replace(base, form="ensemble", delay_us=700)
+        for candidate in (fused, ensemble, fused):
+            tried.apply(candidate)
+            assert tried.holds(candidate)
+            name = tried.model(candidate)
+            assert (name == "fraud") == (candidate.form == form)
+            assert ask(server, name, columns, dry_run=True)[1] == answer
+        config = control.model_config(address, public_name(name))
+        batching, parts = config["dynamic_batching"], config["parameters"]["fused"]
+        assert batching["max_queue_delay_microseconds"] == "300"
+        model = json.loads(json.loads(parts["string_value"])["model"]["config"])
+        threads = model["parameters"]["intra_op_thread_count"]
+        assert threads["string_value"] == "2"
+        assert not tried.holds(base)
+    assert tried.holds(base)
+    wait_for(lambda: models_of(server) == models)
+    assert ask(server, "fraud", columns, dry_run=True)[1] == answer

@@ -9,8 +9,25 @@ from scipy import stats
 
 from tests.support.tuning.simulated_server import MadeUpServer, highest_per_s
 from tollgate.tuning.goals import STEP
-from tollgate.tuning.search import FEWEST, MOST, compare, ratio_of
+from tollgate.tuning.search import (
+    FEWEST,
+    MOST,
+    Comparison,
+    compare,
+    measure_in_turns,
+    ratio_of,
+)
 from tollgate.tuning.space import Candidate
+
+
+def compared_in_turns(
+    ours: Candidate, was: Candidate, *, server: MadeUpServer, seconds: float, turns: int
+) -> Comparison:
+    """Compare two settings on a server."""
+    base, mine = measure_in_turns(
+        [was, ours], look=server.look(), seconds=seconds, turns=turns
+    )
+    return compare(ours, was, ours=mine, was=base)
 
 
 @pytest.mark.parametrize("turns", range(FEWEST, MOST + 1))
@@ -35,12 +52,12 @@ def test_the_ratio_is_that_of_the_formula() -> None:
     """To a step of the scale; who comes first changes from turn to turn."""
     ours, was = Candidate(2500, model_instances=2), Candidate(5000)
     server = MadeUpServer()
-    compared = compare(ours, was, look=server.look(), seconds=2.0, turns=4)
+    compared = compared_in_turns(ours, was, server=server, seconds=2.0, turns=4)
     runs = [*server.runs]
     wanted = highest_per_s(ours) / highest_per_s(was)
     assert wanted / STEP < compared.ratio < wanted * STEP
     assert compared.holds
-    back = compare(was, ours, look=server.look(), seconds=2.0, turns=4)
+    back = compared_in_turns(was, ours, server=server, seconds=2.0, turns=4)
     assert (back.holds, back.verdict[:5]) == (False, "worse")
     order = [one for one, _ in runs]
     firsts = [one for n, one in enumerate(order) if not n or order[n - 1] != one]
@@ -49,8 +66,8 @@ def test_the_ratio_is_that_of_the_formula() -> None:
 
 def test_equal_settings_do_not_win() -> None:
     """Without any noise, the ratio is one, and so are both ends."""
-    compared = compare(
-        Candidate(0), Candidate(0), look=MadeUpServer().look(), seconds=1.0, turns=3
+    compared = compared_in_turns(
+        Candidate(0), Candidate(0), server=MadeUpServer(), seconds=1.0, turns=3
     )
     assert (compared.ratio, compared.low, compared.high) == (1.0, 1.0, 1.0)
     assert not compared.holds

@@ -138,6 +138,34 @@ def test_a_tuning_holds_what_is_better_and_drops_what_is_not() -> None:
     assert (lost.winner, lost.compared) == (None, None)
 
 
+def test_the_better_form_is_recommended_from_either_side() -> None:
+    """The best of each form and the base take the same turns."""
+    fused = [Candidate(5000, form="fused", fused_queue_delay_us=us) for us in (0, 1000)]
+    better = Candidate(2500)
+    server = MadeUpServer(noise=0.02, seed=1)
+    tuned = tune(server.look(), BASE, [better, *fused], seconds=1.0, turns=4)
+    assert tuned.winner == fused[1]
+    assert tuned.compared is not None
+    assert tuned.forms is not None
+    assert (tuned.compared.base, tuned.forms.base) == (BASE, better)
+    ratio = highest_per_s(fused[1]) / highest_per_s(better)
+    assert ratio / STEP < tuned.forms.ratio < ratio * STEP
+    back = tune(server.look(), fused[1], [BASE, better], seconds=1.0, turns=4)
+    assert (back.winner, back.forms and back.forms.holds) == (None, False)
+
+
+def test_better_settings_of_the_served_form_win_over_an_equal_form() -> None:
+    """Another form takes a restart, so it has to be better than they are."""
+    served = Candidate(2500, model_instances=2)
+    fused = Candidate(5000, form="fused")
+    assert highest_per_s(BASE) < highest_per_s(fused) < highest_per_s(served)
+    tuned = tune(MadeUpServer().look(), BASE, [served, fused], seconds=1.0, turns=3)
+    assert tuned.winner == served
+    assert tuned.forms is not None
+    assert (tuned.forms.candidate, tuned.forms.base) == (fused, served)
+    assert not tuned.forms.holds
+
+
 def test_equal_settings_win_by_chance_no_oftener_than_an_interval_says() -> None:
     """Each of 20 tunings has one chance in 40: two are hardly ever seen."""
     equal = Candidate(5000, decision_instances=2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from tollgate.errors import InputError
 from tollgate.tuning.space import (
@@ -19,7 +20,8 @@ BASE = Candidate(delay_us=5000)
 
 def test_candidates_with_one_difference_come_first() -> None:
     """Then others, drawn at random; the same seed draws the same, no one is twice."""
-    chosen = candidates(THROUGHPUT, BASE, most=40, cores=2, seed=3)
+    space = {**THROUGHPUT, "form": ("ensemble",)}
+    chosen = candidates(space, BASE, most=40, cores=2, seed=3)
     apart = [
         sum(getattr(one, knob) != getattr(BASE, knob) for knob in KNOBS)
         for one in chosen
@@ -29,8 +31,35 @@ def test_candidates_with_one_difference_come_first() -> None:
     assert all(number > 1 for number in apart[11:])
     assert len({*chosen}) == len(chosen) == 40
     assert BASE not in chosen
-    assert chosen == candidates(THROUGHPUT, BASE, most=40, cores=2, seed=3)
-    assert chosen != candidates(THROUGHPUT, BASE, most=40, cores=2, seed=4)
+    assert chosen == candidates(space, BASE, most=40, cores=2, seed=3)
+    assert chosen != candidates(space, BASE, most=40, cores=2, seed=4)
+
+
+def test_the_other_form_comes_first_then_one_knob_of_each_form() -> None:
+    """A fused product reads its queue delay and threads; the steps' settings stay."""
+    chosen = candidates(THROUGHPUT, BASE, most=16, cores=2, seed=3)
+    fused = [replace(one, form="ensemble") for one in chosen if one.form == "fused"]
+    assert chosen[0] == replace(BASE, form="fused")
+    assert fused == [
+        BASE,
+        *(replace(BASE, fused_queue_delay_us=us) for us in (0, 500, 2500)),
+        replace(BASE, threads=2),
+    ]
+    assert len(chosen) - len(fused) == 11
+
+
+def test_a_fused_product_is_tuned_the_same_way() -> None:
+    """Settings of steps are tried as an ensemble only."""
+    base = replace(BASE, form="fused", fused_queue_delay_us=700)
+    chosen = candidates(THROUGHPUT, base, most=9_999, cores=2, seed=3)
+    assert chosen[0] == replace(base, form="ensemble")
+    fused = [one for one in chosen if one.form == "fused"]
+    assert {(one.fused_queue_delay_us, one.threads) for one in fused} == {
+        (us, threads) for us in (0, 500, 1000, 2500) for threads in (1, 2)
+    }
+    assert {one.delay_us for one in fused} == {BASE.delay_us}
+    kept = {one.fused_queue_delay_us for one in chosen if one.form == "ensemble"}
+    assert kept == {700}
 
 
 def test_the_same_thing_is_tried_once() -> None:
@@ -69,6 +98,7 @@ def test_values_are_replaced_by_what_is_said() -> None:
         ("delay_us=-1", "delay_us: '-1' is not 0 to 100000"),
         ("preferred=33", "preferred: '33' is not 0 to 32"),
         ("threads=0", "threads: '0' is not 1 to 64"),
+        ("form=fast", "form: 'fast' is not ensemble or fused"),
         ("model_instances=many", "'many' is not 1 to 32"),
     ],
 )

@@ -354,9 +354,9 @@ def tune(
         typer.Option(
             "--try",
             metavar="KNOB=VALUE,…",
-            help="Values to try for a setting: delay_us, preferred, threads, "
-            "features_instances, model_instances, decision_instances; "
-            "may be repeated.",
+            help="Values to try for a setting: form (ensemble, fused), delay_us, "
+            "preferred, threads, features_instances, model_instances, "
+            "decision_instances, fused_queue_delay_us; may be repeated.",
         ),
     ] = None,
     most: Annotated[
@@ -410,9 +410,10 @@ def tune(
     """
     Search for batcher settings with which a staging server carries more load.
 
+    It tries both forms of the product, ensemble and fused, and recommends one of them.
     The command sends synthetic purchases, which change the store, and restarts the
-    server's steps many times; after the search the steps run with their previous
-    settings. Exit status 1: nothing better.
+    server's steps many times; after the search the product runs in the same form, with
+    the previous settings. Exit status 1: nothing better.
     """
     from tollgate.tuning.bench import TuningOptions
 
