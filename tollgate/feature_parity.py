@@ -1,10 +1,16 @@
-"""Compare the vectors of the online path with those of the offline path, bit by bit."""
+"""
+Compare the vectors of the online path with those of the offline path, bit by bit.
+
+The engine's feature stage reads the online vectors, as it does in a server.
+"""
 
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -12,20 +18,27 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.backfill.tables import load_table
-from tollgate.errors import InputError, ServerError
+from tollgate.engine.feature_stage import FeatureStage
+from tollgate.engine.row_batches import Batch, DryShare
+from tollgate.errors import InputError, ServerError, StoreError
 from tollgate.features.feature_tables import TableRows
 from tollgate.features.offline import build
 from tollgate.features.spec.feature_spec import FeatureSpec, Table
 from tollgate.history import History
 from tollgate.replay import LOAD_DEADLINE_S, purchases_in_reach, replay
-from tollgate.schema import Applied, Degraded
-from tollgate.store.online_features import OnlineFeatures
+from tollgate.schema import STORE_LOST, Applied, Degraded
+from tollgate.store.online_features import OnlineFeatures, Vectors
 from tollgate.store.redis.cluster_store import open_store
+from tollgate.store.store_events import Purchases
+from tollgate.store.store_opening import StoreSettings, open_fallback_chain
 
 I64 = npt.NDArray[np.int64]
 
 _TOO_LATE = np.uint32(Degraded.EVENT_TOO_LATE)
+_LOST = np.uint32(STORE_LOST)
 _NEWEST = 2_000  # purchases to compare; ties with the first are added
+# The watermark is that of a feed, which a replay is not.
+_SETTINGS = StoreSettings(deadline_s=LOAD_DEADLINE_S, marks=False)
 
 
 def newest_rows(history: History) -> I64:
@@ -107,6 +120,7 @@ def compare_with_offline(
     Raises:
         InputError: The store has purchases of the history, or newer ones, already; or
             an id has more purchases at one instant than its entity's cap.
+        StoreError: The store does not respond.
     """
     temporary = store_url is None
     taken = {one.name: rows for one, rows in tables}
@@ -122,11 +136,14 @@ def compare_with_offline(
         for table, own in tables:
             # Table rows expire by a clock that starts when purchases first read them.
             load_table(spec, table, own, store, wall_us=lambda: read_from_us)
-        online = OnlineFeatures(spec, store)
+        chain = open_fallback_chain(spec, store_url, settings=_SETTINGS)
+        stack.callback(chain.close)
+        stage = FeatureStage(spec, chain, share=DryShare(0.0))
         for rows, vectors in replay(
-            online,
+            OnlineFeatures(spec, store),
             history,
             read_from_us=read_from_us,
+            score=partial(_score, spec, stage),
             batch_rows=batch_rows,
             progress=progress,
         ):
@@ -142,9 +159,32 @@ def compare_with_offline(
             if spec.entities and len(refused):
                 problem = "has these purchases, or newer ones, already: "
                 raise InputError("store", problem + "name an empty store")
-            served = vectors.features.astype(np.float32).view(np.uint32)
+            served = vectors.features.view(np.uint32)
             differs = (served != offline[rows]).any(axis=1)
             read += int((~late).sum())
             differing += int(differs[~late].sum())
             too_late += int(late.sum())
     return ParityCounts(read=read, differing=differing, late=too_late)
+
+
+def _score(spec: FeatureSpec, stage: FeatureStage, purchases: Purchases) -> Vectors:
+    """
+    Apply purchases and read their vectors, as the feature step does.
+
+    Raises:
+        StoreError: The store did not reply; the step would fall back to other values.
+    """
+    names, ids = spec.id_names, (purchases.transaction_id, *purchases.entity_id)
+    batch = Batch(
+        ids={name: list(column) for name, column in zip(names, ids, strict=True)},
+        cents=purchases.cents,
+        time_us=purchases.event_time_us,
+        errors={},
+        bounds=[0, len(purchases)],
+        dry=[False],
+        fields=purchases.fields,
+    )
+    features, context = stage.score(batch, arrival_us=time.monotonic_ns() // 1000)
+    if (context["degraded"] & _LOST).any():
+        raise StoreError("the store did not answer a batch of the replay")
+    return Vectors(features, context["degraded"], context["applied"])

@@ -212,6 +212,7 @@ def replay(
     history: History,
     *,
     read_from_us: int,
+    score: Callable[[Purchases], Vectors] | None = None,
     batch_rows: int = _BATCH_ROWS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[tuple[I64, Vectors]]:
@@ -222,6 +223,7 @@ def replay(
         online: Features of the store to apply it to.
         history: Purchases and labels.
         read_from_us: Purchases from this time on are read; earlier ones only applied.
+        score: Applies a batch and reads its vectors; `online` does unless given.
         batch_rows: Purchases per store call.
         progress: Called with (purchases fed, purchases in all).
 
@@ -239,7 +241,10 @@ def replay(
         if batch.event_time_us.max() < read_from_us:
             online.load(batch)
         else:
-            (vectors,) = online.score([batch], write=[True])
+            if score is None:
+                (vectors,) = online.score([batch], write=[True])
+            else:
+                vectors = score(batch)
             wanted = batch.event_time_us >= read_from_us
             yield (
                 span.purchases[wanted],
