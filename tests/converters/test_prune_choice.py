@@ -7,6 +7,7 @@ import pytest
 import xgboost
 from sklearn.metrics import roc_auc_score
 
+from converters.compression import prune_sweep
 from converters.compression.compression_cost import Judge
 from converters.compression.prune import halved, prune, read_pruning
 from converters.compression.prune_sweep import (
@@ -149,6 +150,17 @@ def test_a_pruning_by_number_needs_no_labels(data):
         prune(model, "auto", judge=judge, gate=Gate())
 
 
+@pytest.fixture
+def timed_by_size(monkeypatch):
+    """Let a smaller model be the faster one, however busy the machine is."""
+
+    def timed(models, *, turn_s):
+        return [dict.fromkeys((1, 8, 32), 1e-3 * len(model)) for model in models]
+
+    monkeypatch.setattr(prune_sweep, "timed", timed)
+
+
+@pytest.mark.usefixtures("timed_by_size")
 def test_auto_is_judged_on_rows_it_was_not_chosen_on(data):
     """The AUC is that of the other half; the trade says where it comes from."""
     model = model_of(boosted(data, n_estimators=6, max_depth=2))
@@ -180,6 +192,7 @@ def test_halves_share_no_row_and_keep_the_classes(data):
         assert np.array_equal(one.rows, again.rows)
 
 
+@pytest.mark.usefixtures("timed_by_size")
 def test_too_few_rows_of_a_class_are_not_halved_and_the_trade_says_so(data):
     """With 199 of a class a half would have 99: chosen and judged on the same rows."""
     frauds = np.flatnonzero(data[1] == 1)[:199]
