@@ -4,7 +4,7 @@ A service of one engineer and one week: FastAPI, redis-py, onnxruntime, NumPy.
     uvicorn loadtests.baseline.standalone.app:app
 
 It imports nothing of Tollgate: features, policy and store layout are its own, so it
-stays as it is while Tollgate changes. Purchases are packed in sorted sets, one pipeline
+stays as it is while Tollgate changes. Purchases are packed in sorted sets, one script
 per batch adds them and reads both histories, and requests that wait together are
 decided together. It has one process per core, and a line in a log per decision.
 """
@@ -24,6 +24,7 @@ from loadtests.baseline import environment
 from loadtests.baseline.gatherer import MAX_ROWS, Gatherer
 from loadtests.baseline.naive.rules import decide
 from loadtests.baseline.standalone.history import (
+    ENTRY,
     FEATURES,
     KEPT_CUSTOMER_US,
     KEPT_TERMINAL_US,
@@ -32,6 +33,25 @@ from loadtests.baseline.standalone.history import (
 )
 
 Id = Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
+
+
+# Adds each purchase to two sorted sets, and returns them, joined.
+SCRIPT = """
+local found = {}
+for row = 0, #KEYS / 2 - 1 do
+  local at = 5 * row
+  local time = ARGV[at + 2]
+  for side = 1, 2 do
+    local key = KEYS[2 * row + side]
+    redis.call('ZADD', key, time, ARGV[at + 1])
+    redis.call('ZREMRANGEBYSCORE', key, '-inf', ARGV[at + 2 + side])
+    found[3 * row + side] = table.concat(
+      redis.call('ZRANGEBYSCORE', key, '-inf', time))
+  end
+  found[3 * row + 3] = redis.call('SISMEMBER', 'stolen_cards', ARGV[at + 5])
+end
+return found
+"""
 
 
 class Purchase(msgspec.Struct, gc=False):
@@ -54,6 +74,7 @@ class Answer(msgspec.Struct, gc=False):
 
 app = FastAPI(openapi_url=None)
 store = redis.asyncio.Redis.from_url(environment.store_url())
+remember = store.register_script(SCRIPT)
 threads = onnxruntime.SessionOptions()
 threads.intra_op_num_threads = 1  # for one row, waking others costs more than it gains
 model = onnxruntime.InferenceSession(
@@ -85,7 +106,7 @@ async def decide_rows(purchases: list[Purchase]) -> list[Answer]:
     for vector, score, history in zip(vectors.tolist(), scores, histories, strict=True):
         customer, terminal, stolen = history
         features = dict(zip(FEATURES, vector, strict=True))
-        new = len(customer) == 1 or len(terminal) == 1
+        new = ENTRY.itemsize in (len(customer), len(terminal))
         decision, reasons = decide(features, score=score, stolen=stolen, new=new)
         answers.append(Answer(decision, score, reasons))
     records = zip(purchases, vectors.tolist(), answers, strict=True)
@@ -95,24 +116,24 @@ async def decide_rows(purchases: list[Purchase]) -> list[Answer]:
 
 async def _remember(
     purchases: list[Purchase], cents: list[int]
-) -> list[tuple[list[bytes], list[bytes], bool]]:
+) -> list[tuple[bytes, bytes, bool]]:
     """Store purchases; return both histories of each, and if its card is stolen."""
-    pipeline = store.pipeline(transaction=False)
+    keys: list[str] = []
+    values: list[bytes | int | str] = []
     for one, amount in zip(purchases, cents, strict=True):
         time_us = one.event_time
-        entry = entry_of(one.transaction_id, time_us=time_us, cents=amount)
-        for key, kept_us in (
-            (f"customer:{one.customer_id}", KEPT_CUSTOMER_US),
-            (f"terminal:{one.terminal_id}", KEPT_TERMINAL_US),
-        ):
-            pipeline.zadd(key, {entry: time_us})
-            pipeline.zremrangebyscore(key, "-inf", time_us - kept_us)
-            pipeline.zrangebyscore(key, "-inf", time_us)
-        pipeline.sismember("stolen_cards", one.customer_id)
-    replies = await pipeline.execute()
+        keys += [f"customer:{one.customer_id}", f"terminal:{one.terminal_id}"]
+        values += [
+            entry_of(one.transaction_id, time_us=time_us, cents=amount),
+            time_us,
+            time_us - KEPT_CUSTOMER_US,
+            time_us - KEPT_TERMINAL_US,
+            one.customer_id,
+        ]
+    found = await remember(keys, values)
     return [
-        (replies[at + 2], replies[at + 5], bool(replies[at + 6]))
-        for at in range(0, len(replies), 7)
+        (found[at], found[at + 1], bool(found[at + 2]))
+        for at in range(0, len(found), 3)
     ]
 
 

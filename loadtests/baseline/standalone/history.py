@@ -41,7 +41,7 @@ def id_of(transaction_id: bytes) -> bytes:
 
 
 def features_of(
-    cents: int, *, time_us: int, customer: list[bytes], terminal: list[bytes]
+    cents: int, *, time_us: int, customer: bytes, terminal: bytes
 ) -> npt.NDArray[np.float64]:
     """
     Compute the features of one purchase.
@@ -69,10 +69,10 @@ def features_of(
 
 
 def _sums(
-    members: list[bytes], column: str, until_us: int
+    members: bytes, column: str, until_us: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Count and sum a column over each window until `until_us`; int64 [3] each."""
-    rows = np.frombuffer(b"".join(members), ENTRY)
+    rows = np.frombuffer(members, ENTRY)
     edges = np.searchsorted(rows["time_us"], until_us - _REACH_US, side="right")
     running = np.concatenate(([0], np.cumsum(rows[column])))
     return edges[0] - edges[1:], running[edges[0]] - running[edges[1:]]

@@ -103,7 +103,7 @@ def test_the_services_of_their_own_import_nothing_of_ours(tmp_path: Path) -> Non
     )
 
 
-def packed(known: History, rows: list[int]) -> list[bytes]:
+def packed(known: History, rows: list[int]) -> bytes:
     """Write purchases as the service of one week keeps them."""
     entries = np.zeros(len(rows), ENTRY)
     for place, row in enumerate(rows):
@@ -114,7 +114,7 @@ def packed(known: History, rows: list[int]) -> list[bytes]:
         )
         entries[place] = np.frombuffer(raw, ENTRY)[0]
         entries[place]["fraud"] = known.label[row] == 1
-    return [one.tobytes() for one in entries]
+    return entries.tobytes()
 
 
 def texts(known: History, rows: list[int]) -> list[bytes]:
