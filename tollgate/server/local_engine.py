@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from tollgate.engine.scoring_model import ScoringModel
 from tollgate.errors import InputError
 from tollgate.features.assemble import exact_features
 from tollgate.features.spec.spec_definition import FeatureSpec
+from tollgate.journal.journal_rows import Heading
 from tollgate.policy import Policy
 from tollgate.repository.models.model_files import MODEL_FILE
 from tollgate.repository.product_models import read_product
@@ -26,7 +28,9 @@ from tollgate.repository.releases.release_file import read_release, verify_activ
 from tollgate.repository.releases.rendering import lookup_lists
 from tollgate.repository.releases.served_versions import load_policy_of, released_spec
 from tollgate.schema import AMOUNT, EVENT_TIME, MAX_BATCH_ROWS
+from tollgate.server.local_journal import open_local_journal
 from tollgate.server.local_store import MEMORY, LocalStore
+from tollgate.steps.step_journal import StepJournal
 from tollgate.store.id_lists import LookupList
 from tollgate.store.store_opening import StoreSettings, chain_over
 from tollgate.suggestions import suggest
@@ -50,6 +54,7 @@ class Engine:
         model: Model of the release.
         release: Name of the release.
         store: The store; closed with this object.
+        journal: Gets the decisions; closed with this object. None for none.
         lists: Lists that the policy uses, in the order of their bits.
         store_deadline_s: Longest wait of a batch for the store, seconds.
     """
@@ -62,12 +67,14 @@ class Engine:
         *,
         release: str,
         store: LocalStore,
+        journal: StepJournal | None = None,
         lists: Sequence[LookupList] = (),
         store_deadline_s: float = STORE_DEADLINE_S,
     ) -> None:
         self._spec = spec
         self._model = model
         self._store = store
+        self._journal = journal
         settings = StoreSettings(deadline_s=store_deadline_s)
         if not store.url:  # its values are in this process already
             settings = replace(settings, last_known_bytes=0, appends=False)
@@ -84,6 +91,7 @@ class Engine:
         *,
         product: str,
         store: str = MEMORY,
+        journal: str | Path | None = None,
         store_deadline_s: float = STORE_DEADLINE_S,
     ) -> Engine:
         """
@@ -95,6 +103,9 @@ class Engine:
             store: `memory` for windows that end with the engine, `memory:FILE` for
                 windows that a file holds, `embedded:FOLDER` for the Redis of a state
                 folder of `tollgate up`, or the URL of a Redis.
+            journal: Place for the decisions: a folder, the URL of a Redis, or `store`
+                for the Redis of the store. A transaction id that comes again then gets
+                its first decision. None writes no journal: each is decided anew.
             store_deadline_s: Longest wait of a batch for a Redis, seconds; afterwards
                 its rows are decided without it, and marked as degraded.
 
@@ -105,6 +116,8 @@ class Engine:
             InputError: The store is none of these, its file is damaged, or the features
                 need Redis.
             SetupError: The store is in use, or cannot be read or written.
+            JournalError: The journal's folder cannot be written, or the store has no
+                stream.
         """
         folder = Path(repository)
         release = read_release(folder, product=product)
@@ -118,20 +131,34 @@ class Engine:
         policy = load_policy_of(version[models.decision_step], spec)
         model = version[models.model_step] / MODEL_FILE
         session = OnnxSession(model, intra_op_threads=1)
-        opened = LocalStore(store, spec, deadline_s=store_deadline_s)
-        try:
-            return cls(
+        with ExitStack() as stack:
+            opened = LocalStore(store, spec, deadline_s=store_deadline_s)
+            stack.callback(opened.close)
+            records = None
+            if journal is not None:
+                heading = Heading(
+                    product=policy.product,
+                    release=release.name,
+                    spec_hash=spec.spec_hash,
+                    entities=spec.entity_names,
+                    fields=spec.field_names,
+                )
+                records = open_local_journal(
+                    str(journal), heading, store=opened, window_s=policy.idempotency_s
+                )
+                stack.callback(records.close)
+            engine = cls(
                 spec,
                 policy,
                 ScoringModel(session),
                 release=release.name,
                 store=opened,
+                journal=records,
                 lists=lookup_lists(policy, product),
                 store_deadline_s=store_deadline_s,
             )
-        except BaseException:
-            opened.close()
-            raise
+            stack.pop_all()
+        return engine
 
     def __enter__(self) -> Engine:
         return self
@@ -141,13 +168,17 @@ class Engine:
 
     def close(self) -> None:
         """
-        Save the windows to the store's file, if it has one, and close the store.
+        Close the journal, save the windows to the store's file, and close the store.
 
         Raises:
             SetupError: The file cannot be written; the old one is untouched.
         """
-        self._chain.close()
-        self._store.close()
+        with ExitStack() as stack:
+            stack.callback(self._store.close)
+            stack.callback(self._chain.close)
+            if self._journal is not None:
+                stack.callback(self._journal.close)
+            self._journal = None
 
     def save(self) -> None:
         """
@@ -181,6 +212,8 @@ class Engine:
 
         Raises:
             InputError: A column is missing, unknown, or of another type or length.
+            JournalError: The journal did not take the decisions of a batch. Decide the
+                rows again: the windows count a purchase once.
         """
         rows = self._check(columns)
         parts = [
@@ -238,6 +271,15 @@ class Engine:
         )
         decided = self._decision.decide(scored)
         marks = self._decision.marks(context)
+        if self._journal is not None:
+            self._journal.record(
+                context,
+                decided,
+                features=scored.features,
+                probabilities=scored.probabilities,
+                began_us=scored.began_us,
+                marks=marks,
+            )
         return self._decision.columns(scored, decided, marks=marks)
 
     def _checked(self, columns: Columns, *, dry_run: bool, now_us: int) -> Batch:

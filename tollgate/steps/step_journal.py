@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from tollgate.errors import InputError
 from tollgate.journal.journal_opening import open_writer
 from tollgate.journal.journal_rows import Heading, Rows
-from tollgate.journal.journal_writer import JournalCounts, JournalWriter
+from tollgate.journal.journal_writer import JournalCounts
 from tollgate.journal.stored_decision_commands import StoreCommands
 from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import STORE_URL_VARIABLE
@@ -49,15 +49,27 @@ FATES = ("appended", "written", "spooled", "dropped")
 Array = triton.Array
 
 
+class RecordWriter(Protocol):
+    """Write rows of decisions somewhere."""
+
+    def append(self, rows: Rows) -> bool:
+        """Take rows; return whether there was room for them."""
+        ...
+
+    def close(self) -> None:
+        """Write all pending rows."""
+        ...
+
+
 class StepJournal:
     """
-    Write the decisions of one decision step to the journal.
+    Write decisions to the journal.
 
     Args:
         writer: Closed with this object.
     """
 
-    def __init__(self, writer: JournalWriter) -> None:
+    def __init__(self, writer: RecordWriter) -> None:
         self._writer = writer
 
     def record(

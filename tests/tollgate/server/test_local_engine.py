@@ -13,11 +13,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+import redis
 
 from tests.support.checkout import checkout_environment
 from tollgate import Engine
-from tollgate.errors import InputError, SetupError
+from tollgate.errors import InputError, JournalError, SetupError
+from tollgate.journal.decision_record import decode_chunk
+from tollgate.journal.journal_opening import open_writer
+from tollgate.journal.journal_rows import Heading
+from tollgate.journal.stream_entries import End, decode_end, stream_key
 from tollgate.schema import STORE_LOST, Degraded
+from tollgate.server.processes.redis_server import EmbeddedRedis
 
 REPOSITORY = Path(__file__).parents[3] / "model_repository"
 NOW_US = time.time_ns() // 1000
@@ -144,6 +150,94 @@ def test_the_embedded_redis_has_the_windows_of_the_state_folder(
         assert_same(engine.decide(rows), wanted[0])
     with Engine.open(REPOSITORY, product="fraud", store=store) as engine:
         assert_same(engine.decide(more), wanted[1])
+
+
+def test_a_row_that_comes_again_gets_its_decision(tmp_path: Path) -> None:
+    """Also in the next batch of a call, and from the file; others are refused."""
+    rows = purchases(40)
+    twice = {name: column * 2 for name, column in rows.items()}
+    places = {"store": f"memory:{tmp_path}/windows.store", "journal": tmp_path / "j"}
+    with Engine.open(REPOSITORY, product="fraud", **places) as engine:
+        found = engine.decide(twice)
+        assert_same(part(found, 40, 80), part(found, 0, 40))
+    other = {**rows, "amount": [99.0] * 40}
+    with Engine.open(REPOSITORY, product="fraud", **places) as engine:
+        assert_same(engine.decide(rows), part(found, 0, 40))
+        assert all("other content" in one for one in engine.decide(other)["error"])
+    with Engine.open(REPOSITORY, product="fraud", store=places["store"]) as engine:
+        assert_same(engine.decide(rows), part(found, 0, 40))
+
+
+def part(
+    columns: dict[str, npt.NDArray[Any]], start: int, stop: int
+) -> dict[str, npt.NDArray[Any]]:
+    """Take some rows."""
+    return {name: column[start:stop] for name, column in columns.items()}
+
+
+def test_records_of_a_folder_reach_the_stream_of_the_next_server(
+    tmp_path: Path,
+) -> None:
+    """Each once, with the end of their writer; bad, dry and repeated rows have none."""
+    rows, folder = purchases(70), tmp_path / "journal-spool"
+    rows["amount"][40] = -1.0
+    with Engine.open(REPOSITORY, product="fraud", journal=folder) as engine:
+        engine.decide(rows, dry_run=True)
+        engine.decide(rows)
+        engine.decide(rows)
+        assert len(list((folder / "fraud").glob("*.spool"))) == 1
+    heading = Heading("fraud", "next", 0, entities=(), fields=())
+    with EmbeddedRedis(tmp_path / "server") as server:
+        writer = open_writer(server.url, heading, folder=str(folder))
+        with redis.Redis.from_url(server.url) as client:
+            until_s = time.monotonic() + 600
+            while not (found := ends_in(client)):
+                assert time.monotonic() < until_s
+                time.sleep(0.02)
+            chunks = [
+                decode_chunk(entry[b"c"])
+                for _, entry in client.xrange(stream_key("fraud"))
+                if b"c" in entry
+            ]
+        writer.close()
+    names = [name.decode() for chunk in chunks for name in chunk.transaction_id]
+    assert names == [f"t{row}" for row in range(70) if row != 40]
+    assert [chunk.first_sequence for chunk in chunks] == [0, 32, 63]
+    assert {chunk.release for chunk in chunks} == {"fraud-1"}
+    assert found == [End(chunks[0].writer, 69, killed=False)]
+    assert not list((folder / "fraud").glob("*.spool"))
+
+
+def ends_in(client: redis.Redis) -> list[End]:
+    """Read the ends of writers in the stream."""
+    return [
+        decode_end(entry[b"e"])
+        for _, entry in client.xrange(stream_key("fraud"))
+        if b"e" in entry
+    ]
+
+
+def test_a_decision_without_its_record_is_not_answered(tmp_path: Path) -> None:
+    """The call fails with the place; the rows can be decided again."""
+    with EmbeddedRedis(tmp_path) as server:
+        engine = Engine.open(REPOSITORY, product="fraud", journal=server.url)
+        engine.decide(purchases(1))
+    with engine, pytest.raises(JournalError, match="2 records from 1 on were not"):
+        engine.decide(part_of(purchases(3), 1))
+
+
+def part_of(rows: dict[str, list[object]], start: int) -> dict[str, list[object]]:
+    """Leave out the first rows."""
+    return {name: column[start:] for name, column in rows.items()}
+
+
+def test_a_journal_needs_a_place(tmp_path: Path) -> None:
+    """A store in memory has no stream, and a file is no folder."""
+    with pytest.raises(JournalError, match="a store in memory has no stream"):
+        Engine.open(REPOSITORY, product="fraud", journal="store")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(JournalError, match="file/fraud: cannot be written"):
+        Engine.open(REPOSITORY, product="fraud", journal=tmp_path / "file")
 
 
 def test_credit_is_decided_with_some_of_its_fields() -> None:

@@ -125,6 +125,15 @@ def score(
             show_default="memory",
         ),
     ] = None,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JOURNAL",
+            help="Journal of --local: a folder, the URL of a Redis, or `store` for the "
+            "Redis of --store.",
+            show_default="none",
+        ),
+    ] = None,
     store_deadline_ms: Annotated[
         int,
         typer.Option(
@@ -185,7 +194,7 @@ def score(
         "--tls-key": tls_key,
         "--token-file": token_file,
     }
-    _check_place(remote, local=local, store=store)
+    _check_place({"--store": store, "--journal": journal}, remote, local=local)
     tls, token = read_proof(tls_ca, tls_cert, key=tls_key, token=token_file)
     chosen = console.settings(product=product, repository=repository, state=state)
     with open_for_reading(chosen) as models:
@@ -212,6 +221,7 @@ def score(
                 models,
                 product=chosen.product,
                 store=store,
+                journal=journal,
                 store_deadline_ms=store_deadline_ms,
                 dry_run=dry_run,
             )
@@ -248,19 +258,25 @@ def score(
 
 
 def _check_place(
-    remote: Mapping[str, object], *, local: bool, store: str | None
+    here: Mapping[str, object], there: Mapping[str, object], *, local: bool
 ) -> None:
     """
     Check that the options are those of one place to decide.
 
+    Args:
+        here: Options of this process, by name; None where one is not given.
+        there: Options of a server.
+        local: True to decide in this process.
+
     Raises:
-        InputError: An option of a server comes with --local, or --store without it.
+        InputError: An option of the other place is given.
     """
-    if store is not None and not local:
-        raise InputError("--store", "needs --local; a server has a store of its own")
-    for name, value in remote.items():
-        if local and value is not None:
-            raise InputError(name, "names a server, but --local decides without one")
+    for name, value in (there if local else here).items():
+        if value is not None:
+            problem = "needs --local; a server has its own"
+            if local:
+                problem = "names a server, but --local decides without one"
+            raise InputError(name, problem)
 
 
 def _decide_here(
@@ -269,6 +285,7 @@ def _decide_here(
     *,
     product: str,
     store: str | None,
+    journal: str | None,
     store_deadline_ms: int,
     dry_run: bool,
 ) -> Iterator[Mapping[str, Any]]:
@@ -280,6 +297,7 @@ def _decide_here(
         repository,
         product=product,
         store=store or _MEMORY,
+        journal=journal,
         store_deadline_s=store_deadline_ms * 1e-3,
     ) as engine:
         for start in range(0, rows, _ROWS_AT_ONCE):
