@@ -6,7 +6,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -162,8 +162,15 @@ class FeatureStage:
         context["arrival_us"] = arrival_us
         if self._spec.fields:
             context["degraded"] = batch.degraded
-        # Runs while the store works, or else here: once.
-        fill_context = cache(partial(self._fill_context, batch, context))
+        unfilled = True
+
+        def fill_context() -> None:
+            """Run while the store works, or else here: once."""
+            nonlocal unfilled
+            if unfilled:
+                self._fill_context(batch, context)
+                unfilled = False
+
         if any(batch.dry):  # sharing finds identical rows by their fingerprints
             fill_context()
         found = groups(batch)
