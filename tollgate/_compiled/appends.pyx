@@ -35,7 +35,8 @@ cdef bytes UNKNOWN = bytes(SIZES_BYTES)
 
 cdef packed struct Settings:
     int64_t horizon_us
-    uint32_t cap
+    uint16_t cap
+    uint16_t most_bytes
     uint32_t ttl_s
     uint32_t events
     uint16_t entry_bytes
@@ -110,7 +111,7 @@ cdef Py_ssize_t _append(
         while compared < size and _time(value + compared) < oldest_us:
             compared += width
     entries = <int64_t>head.count + 1 - (compared - HEADER_BYTES) // width
-    if entries > settings.cap:
+    if entries > settings.cap and size + width > settings.most_bytes:
         return 0
     head.checksum += _words(event, width)
     head.checksum -= _words(value + HEADER_BYTES, compared - HEADER_BYTES)

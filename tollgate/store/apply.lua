@@ -6,7 +6,8 @@
 -- ARGV[1]  "1" to write, "0" for a dry run: the same answer, nothing stored;
 --          "2" to write and return no values; "3" the same for a history, in the order
 --          of (time, id): its purchases are older than those that came without it
--- ARGV[2]  per key, 24 bytes: horizon_us i8, cap u4, ttl_s u4, events u4,
+-- ARGV[2]  per key, 24 bytes: horizon_us i8, cap u2, most_bytes u2: a value with tiles
+--          of at most so many bytes may hold more events than cap; ttl_s u4, events u4,
 --          entry_bytes u2: 48, and 8 for each column that follows; form u2: 0 for a
 --          value of events alone, else the number of its form in ARGV[4]
 -- ARGV[3]  the events, grouped by key: entries of their key's entry_bytes
@@ -161,10 +162,15 @@ end
 
 -- Values with tiles (docs/adr/0020-head-and-tiles.md; bytes in docs/contract.md).
 
--- A value with tiles holds at most cap events one by one. When it is full, events are
--- folded until this many are free, so most purchases fold nothing.
-local function free_after_fold(cap)
-  return math.min(8, floor(cap / 2))
+-- A value with tiles holds at most so many events one by one.
+local function most_events(cap, most_bytes, other_bytes, entry)
+  return math.max(cap, floor((most_bytes - other_bytes) / entry))
+end
+
+-- When it is full, events are folded until at most this many are left, so most purchases
+-- fold nothing.
+local function left_after_fold(cap, most)
+  return math.max(cap - math.min(8, floor(cap / 2)), floor(most / 2))
 end
 
 -- Bytes of a value with tiles before the newest folded values.
@@ -172,11 +178,12 @@ local PREFIX = 160
 
 -- The usual case for tiles, as for append: nothing is folded. Two words of the header
 -- change.
-local function append_head(value, horizon, cap, count, entry)
+local function append_head(value, horizon, cap, count, entry, most_bytes)
   local size = #value
   local word, checksum, folded, stored, low, high = unpack('<I4I4I4I4I4I4', value)
   local from = size - stored * entry + 1
-  if word ~= entry * 256 + TILED or stored == 0 or stored + count > cap
+  if word ~= entry * 256 + TILED or stored == 0
+      or stored + count > cap and size + count * entry > most_bytes
       or high >= NEGATIVE or from <= PREFIX then
     return nil
   end
@@ -495,6 +502,13 @@ local function tile_functions()
     return count
   end
 
+  -- Number of events that a value may hold one by one.
+  local function most_in_head(s, cap, most_bytes, entry)
+    local labels = math.min(#s.labels, s.form.labels * LABEL_BYTES)
+    local other_bytes = PREFIX + #s.newest + #s.tiles + -#s.tiles % 8 + labels
+    return most_events(cap, most_bytes, other_bytes, entry)
+  end
+
   -- Number of events up to the n-th purchase of the head, or to the last.
   local function upto_purchase(body, entry, n)
     local last = 0
@@ -648,14 +662,15 @@ local function tile_functions()
       .. string.rep('\0', -#s.tiles % 8) .. s.labels .. s.body
   end
 
-  -- As append_head, and what is folded are purchases without a label that counts. All are
-  -- older than those of this call, whose rows read the same from their tiles.
-  local function append_tiled(value, horizon, cap, count, entry, form)
+  -- As append_head, and purchases without a label that counts are folded. All are older
+  -- than those of this call, whose rows read the same from their tiles.
+  local function append_tiled(value, horizon, cap, count, entry, most_bytes, form)
     local size = #value
     local word, checksum, folded, stored, low, high = unpack('<I4I4I4I4I4I4', value)
     local from = size - stored * entry + 1
-    local n = stored + count - cap + free_after_fold(cap)
-    if word ~= entry * 256 + TILED or folded == 0 or stored + count <= cap or n > stored
+    local most = most_events(cap, most_bytes, size - stored * entry, entry)
+    local n = stored + count - left_after_fold(cap, most)
+    if word ~= entry * 256 + TILED or folded == 0 or stored + count <= most or n > stored
         or high >= NEGATIVE or from <= PREFIX then
       return nil
     end
@@ -666,6 +681,15 @@ local function tile_functions()
     local tile_end = prefix + tiles * record
     local label_from = tile_end + -(tiles * record) % 8
     if label_from + labels * LABEL_BYTES + 1 ~= from then return nil end  -- damaged
+    -- Up to the first purchase whose label has to be listed.
+    for p = from, form.labels > 0 and from + (n - 1) * entry or 0, entry do
+      local flags = unpack('<I4', value, p + 36)
+      if flags ~= PURCHASE and flags ~= PURCHASE + LABELLED then
+        n = (p - from) / entry
+        break
+      end
+    end
+    if n == 0 then return nil end
     local watermark = high * WRAP + low
     local newest, oldest = unpack('<i8', value, size - entry + 1), watermark - horizon
     local past = at + count * entry
@@ -701,26 +725,31 @@ local function tile_functions()
     -- and the newest values.
     sum = sum - (a + b + c + d + e + f + g + h + cents + flags + k + l) - tiles
       - sum_words(newest_values, 1, #newest_values)
-    local made = ''
+    local first, left = prefix + 1, floor((watermark - horizon) / form.width) - base
+    while first <= tile_end and unpack('<I4', value, first) <= left do
+      sum = sum - sum_words(value, first, first + record - 1)
+      first = first + record
+    end
+    local before = (tile_end - first + 1) / record + (tile and 1 or 0)
+    local made = {}
     for p = from, from + (n - 1) * entry, entry do
       a, b, c, d, e, f, g, h, cents, flags, k, l =
         unpack('<I4I4I4I4I4I4I4I4I4I4I4I4', value, p)
-      if flags % 2 ~= PURCHASE or b >= NEGATIVE
-          or (flags ~= PURCHASE and form.labels > 0) then
-        return nil
-      end
+      if flags % 2 ~= PURCHASE or b >= NEGATIVE then return nil end
       sum = sum - (a + b + c + d + e + f + g + h + cents + flags + k + l)
       local _, own = aged(form, watermark, index_of(form, b * WRAP + a))
       own = own - base
       if own >= LAST then return nil end
       local join = index and own <= index
-      if join and not form.numbers then
+      if own <= left then
+        -- It is in no window any more.
+      elseif join and not form.numbers then
         local _, others = unpack('<I4I4', tile)
         tile = pack('<I4I4', index, others + 1) .. sub(tile, 9)
       elseif join then
         tile = join_tiles(form, index, tile, tile_of(form, own, sub(value, p, p + entry - 1)))
       else
-        if tile then made = made .. tile end
+        made[#made + 1] = tile
         index = own
         if not form.numbers then
           tile = pack('<I4I4', own, 1) .. (form.flagged and ZERO or '')
@@ -742,21 +771,19 @@ local function tile_functions()
         end
       end
     end
-    made = made .. tile
+    made[#made + 1] = tile
+    made = table.concat(made)
     sum = sum + sum_words(made, 1, #made)
-    local first, before = prefix + 1, tiles
-    tiles = (tile_end - prefix + #made) / record
+    tiles = (tile_end - first + 1 + #made) / record
     if is_time_to_age(form, tiles, tiles - before) then return nil end
-    local left = floor((watermark - horizon) / form.width) - base
-    while first <= tile_end and unpack('<I4', value, first) <= left do
-      sum = sum - sum_words(value, first, first + record - 1)
-      first, tiles = first + record, tiles - 1
-    end
     folded, stored = math.min(folded + n, WRAP - 1), stored + count - n
     low = watermark % WRAP
     high = (watermark - low) / WRAP
     sum = sum + folded + stored + low + high + a + b + c + d + e + f + g + h + tiles
       + sum_words(newest_values, 1, #newest_values)
+    most = most_events(cap, most_bytes,
+      prefix + tiles * record + -(tiles * record) % 8 + labels * LABEL_BYTES, entry)
+    if stored > most then return nil end
     local last = from + (n - 1) * entry
     local more = pack('<I4I4I4I4I4I4', folded, stored, low, high, a, b)
       .. sub(value, last + 8, last + 31) .. pack('<i8I4I4', base, tiles, labels) .. sub(value, 73, PREFIX) .. newest_values
@@ -819,14 +846,14 @@ local function tile_functions()
 
   return { form_of = form_of, append = append_tiled, read = read_tiled, write = write_tiled,
     is_folded = is_folded, label_folded = label_folded, load_old = load_old, note_loaded = note_loaded, fold = fold,
-    waiting = waiting, upto_purchase = upto_purchase }
+    waiting = waiting, upto_purchase = upto_purchase, most_in_head = most_in_head }
 end
 
 local tile_store  -- the functions, once a key of the call has tiles
 
 -- Any case: one event after the other. Returns the value, whether it changed, and the
 -- value to store if that is another one.
-local function merge(value, horizon, cap, count, entry, form)
+local function merge(value, horizon, cap, count, entry, most_bytes, form)
   -- checksum is the entries' alone; the header's words join it when it is packed.
   local body, checksum, overflow, watermark, dropped = '', 0, 0, 0, 0
   local foreign = value and #value < HEADER
@@ -922,15 +949,17 @@ local function merge(value, horizon, cap, count, entry, form)
   if changed and tiled then
     tiled.body, tiled.watermark = body, watermark
     tiled.sum = tiled.sum + checksum
-    local full, stored = #body / entry - cap, nil
-    if read or full <= 0 then value = tile_store.write(tiled, entry) end
-    if full > 0 then
+    local held, most = #body / entry, tile_store.most_in_head(tiled, cap, most_bytes, entry)
+    local full = held > most
+    if read or not full then value = tile_store.write(tiled, entry) end
+    while held > most do
       -- A history fills the place before the purchases that are there, and no other.
-      local leaving = full + (load and 0 or free_after_fold(cap))
-      tile_store.fold(tiled, tile_store.upto_purchase(body, entry, leaving), entry)
-      stored = tile_store.write(tiled, entry)
+      local leaving = held - (load and most or left_after_fold(cap, most))
+      tile_store.fold(tiled, tile_store.upto_purchase(tiled.body, entry, leaving), entry)
+      held = #tiled.body / entry
+      most = tile_store.most_in_head(tiled, cap, most_bytes, entry)
     end
-    return value, true, stored
+    return value, true, full and tile_store.write(tiled, entry) or nil
   end
   if changed then
     local from, oldest = 1, watermark - horizon
@@ -1004,8 +1033,8 @@ local function append_in_place(key, ttl, event)
 end
 
 for k = 1, #KEYS do
-  local horizon, cap, ttl, count, entry, number =
-    unpack('<i8I4I4I4I2I2', ARGV[2], (k - 1) * 24 + 1)
+  local horizon, cap, most_bytes, ttl, count, entry, number =
+    unpack('<i8I2I2I4I4I2I2', ARGV[2], (k - 1) * 24 + 1)
   local past = at + count * entry
   local done = known and append_in_place(KEYS[k], ttl, sub(events, at, past - 1))
   if done then
@@ -1018,20 +1047,21 @@ for k = 1, #KEYS do
     if value and value.err then value = NO_STRING end
     local changed
     if value and #value > HEADER and not (load and number > 0) then
-      changed = (number > 0 and append_head or append)(value, horizon, cap, count, entry)
+      changed = (number > 0 and append_head or append)(value, horizon, cap, count, entry,
+        most_bytes)
     end
     if number > 0 and not changed then
       tile_store = tile_store or tile_functions()
       form = tile_store.form_of(number)
       changed = value and #value > HEADER and not load
-        and tile_store.append(value, horizon, cap, count, entry, form)
+        and tile_store.append(value, horizon, cap, count, entry, most_bytes, form)
     end
     local stored
     if changed then
       value = changed
       for _ = 1, count do statuses[#statuses + 1] = APPLIED end
     else
-      value, changed, stored = merge(value, horizon, cap, count, entry, form)
+      value, changed, stored = merge(value, horizon, cap, count, entry, most_bytes, form)
     end
     if write and changed then
       redis.call('SET', KEYS[k], stored or value, 'EX', digits(ttl))

@@ -89,7 +89,8 @@ MAX_REVISION = 2 ** (32 - REVISION_SHIFT) - 1  # largest number that fits the fl
 ARGUMENTS = np.dtype(
     [
         ("horizon_us", "<i8"),
-        ("cap", "<u4"),
+        ("cap", "<u2"),
+        ("most_bytes", "<u2"),  # a value with tiles up to this may hold more than cap
         ("ttl_s", "<u4"),
         ("events", "<u4"),
         ("entry_bytes", "<u2"),
@@ -232,6 +233,7 @@ class Packer:
                 (
                     one.horizon_us,
                     one.cap,
+                    one.most_bytes,
                     one.horizon_us // 10**6 + _TTL_MARGIN_S,
                     1,
                     ENTRY.itemsize + COLUMN_BYTES * len(one.columns),

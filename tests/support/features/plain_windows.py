@@ -86,6 +86,8 @@ class Entity:
     delay_us: int = 0
     lateness_us: int = DAY_US
     cap: int = 64
+    # A value that has room holds more than `cap` purchases, until the test folds them.
+    fills: bool = False
 
     @property
     def horizon_us(self) -> int:
@@ -247,6 +249,7 @@ class PlainState:
         self.labels: dict[str, Label] = {}  # of the head, and of purchases to come
         self.tiles: dict[tuple[int, int], Tile] = {}  # by (width, end)
         self.newest_folded: Purchase | None = None
+        self.folded = 0
         self.last_folded: dict[str, Purchase] = {}  # newest with a value, by number
         self.folded_labels: list[Label] = []
         self.newest_left: Label | None = None  # of those that left that list
@@ -285,8 +288,19 @@ class PlainState:
                 features = self.entity.features
                 values = tuple(self._value(feature, one) for feature in features)
             answers.append(Answer(status, values))
-        self._fold()
+        cap = self.entity.cap
+        if not self.entity.fills and len(self.head) > cap:
+            self._fold(len(self.head) - cap + min(8, cap // 2))
+        elif self.newest_folded is not None:
+            self._coarsen()
         return answers
+
+    def fold_as(self, folded: int) -> None:
+        """Fold until so many purchases are folded in all, and some are left."""
+        if folded > self.folded:
+            assert len(self.head) > self.entity.cap
+            self._fold(folded - self.folded)
+            assert len(self.head) >= self.entity.cap - min(8, self.entity.cap // 2)
 
     def _readable(self, row: Purchase) -> bool:
         """Test whether a row is within the lateness, and knows what the tiles know."""
@@ -352,12 +366,10 @@ class PlainState:
         assert number is not None
         return in_units(number, feature.of)
 
-    def _fold(self) -> None:
-        """Fold what exceeds the cap, then merge and remove tiles."""
-        cap = self.entity.cap
-        staying = len(self.head) if len(self.head) <= cap else cap - min(8, cap // 2)
-        leaving = self.head[: len(self.head) - staying]
-        self.head = self.head[len(self.head) - staying :]
+    def _fold(self, count: int) -> None:
+        """Fold the oldest purchases, then merge and remove tiles."""
+        leaving, self.head = self.head[:count], self.head[count:]
+        self.folded += count
         for one in leaving:
             end_us = -floor_us(-one.time_us, self.entity.hop_us)
             self.tiles.setdefault((self.entity.hop_us, end_us), Tile()).add(one)
@@ -367,9 +379,8 @@ class PlainState:
             label = self.labels.pop(one.id, None)
             if label is not None and (label.fraud or label.revision):
                 self.folded_labels.append(label)
-        if self.newest_folded is not None:
-            self._coarsen()
-            self._trim_labels()
+        self._coarsen()
+        self._trim_labels()
 
     def _coarsen(self) -> None:
         """Merge the tiles that no edge can cut any more; remove those of no window."""

@@ -56,9 +56,7 @@ def repository(tmp_path: Path) -> Path:
     shutil.copytree(FILES / "model_repository", copy)
     step, model = copy / "fraud_features", copy / "fraud_model"
     shutil.copytree(step / "1", step / "2")
-    # A head of 64 purchases takes those that the spool delivers late.
-    hop = "1h\n    cap: 64"
-    spec = with_hop(step / "1" / "features.yaml", step / "2", hop)
+    spec = with_hop(step / "1" / "features.yaml", step / "2", "1h")
     shutil.copytree(model / "2", model / "3")
     record = model / "3" / "artifact.json"
     changed = json.loads(record.read_text()) | {"spec_hash": f"{spec.spec_hash:016x}"}

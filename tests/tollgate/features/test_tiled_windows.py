@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.support.features.plain_windows import (
     DAY_US,
@@ -39,13 +40,14 @@ from tests.support.features.plain_windows import (
 from tollgate.errors import SpecError
 from tollgate.features.offline import build
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
+from tollgate.features.spec.tile_form import LEAST_HEAD
 from tollgate.history import History, history_of
 from tollgate.replay import purchases_of
 from tollgate.schema import Applied, Degraded
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.store.online_features import OnlineFeatures, Vectors
 from tollgate.store.redis.redis_store import RedisStore
-from tollgate.store.store_events import Labels
+from tollgate.store.store_events import Labels, Packer
 
 # Every example is the same in every run.
 BOUNDED = settings(
@@ -131,7 +133,7 @@ def products(draw: st.DrawFn, hops: Sequence[str]) -> Product:
         delay = draw(st.sampled_from(DELAYS))
         entities[name] = {"key": f"{name}_id", "delay": delay}
         if hop != "0":
-            cap = draw(st.sampled_from([8, 8, 9, 13, None]))
+            cap = draw(st.sampled_from([8, 9, 13, None, None]))
             entities[name] |= {"hop": hop} | ({"cap": cap} if cap else {})
         near = draw(st.lists(st.sampled_from(WINDOWS), min_size=1, max_size=3))
         for number in range(draw(st.integers(1, 6))):
@@ -166,8 +168,18 @@ def products(draw: st.DrawFn, hops: Sequence[str]) -> Product:
     )
 
 
-def load(folder: Path, product: Product) -> tuple[Product, FeatureSpec]:
-    """Load a product, with the hop that its refusal names if its own is too small."""
+def load(
+    folder: Path, product: Product, *, most_bytes: int = 0
+) -> tuple[Product, FeatureSpec]:
+    """
+    Load a product, with the hop that its refusal names if its own is too small.
+
+    Args:
+        folder: Where to write it.
+        product: The product.
+        most_bytes: Of a value that may hold more purchases than its cap, instead of
+            4,096: so few purchases fill it.
+    """
     path = folder / "features.yaml"
     document = copy.deepcopy(product.document)
     path.write_text(json.dumps(document))
@@ -182,11 +194,23 @@ def load(folder: Path, product: Product) -> tuple[Product, FeatureSpec]:
             entity.hop_us > product.entities[name].hop_us
             for name, entity in larger.entities.items()
         )
-        return load(folder, larger)
+        return load(folder, larger, most_bytes=most_bytes)
+    if most_bytes:
+        entities = tuple(
+            structs.replace(one, cap=LEAST_HEAD, most_bytes=most_bytes)
+            if one.most_bytes
+            else one
+            for one in spec.entities
+        )
+        spec = structs.replace(spec, entities=entities)
     for entity in spec.entities:
         # Without a cap in the file, it is what the tiles leave.
         document["entities"][entity.name]["cap"] = entity.cap
-    return product_of(document), spec
+    loaded = product_of(document)
+    for entity in spec.entities:
+        plain = loaded.entities[entity.name]
+        loaded.entities[entity.name] = replace(plain, fills=entity.most_bytes > 0)
+    return loaded, spec
 
 
 @dataclass(frozen=True, eq=False)
@@ -359,11 +383,11 @@ class Store:
         for entity in self.online.spec.entities:
             if entity.tiles is None:
                 continue
-            most = entity.tiles.value_bytes(entity.cap, len(entity.columns))
             pipe = self.client.pipeline()
             for key in self.client.scan_iter(f"tollgate:*:{entity.name}:*"):
                 pipe.strlen(key)
-            assert max(pipe.execute(), default=0) <= most <= MAX_BYTES
+            sizes = pipe.execute()
+            assert max(sizes, default=0) <= entity.value_bytes <= MAX_BYTES
 
     def _purchases(self, batch: Sequence[Purchase]) -> Any:
         rows = np.array([self.position[one.id] for one in batch], np.int64)
@@ -549,14 +573,20 @@ def in_order(
 @BOUNDED
 @given(
     product=products(["0", *HOPS_US]),
+    most_bytes=st.integers(300, 2_500),
     seed=st.integers(0, 2**32),
     size=st.integers(1, 200),
 )
 def test_online_in_order_equals_offline(
-    folder: Path, redis_server: EmbeddedRedis, product: Product, seed: int, size: int
+    folder: Path,
+    redis_server: EmbeddedRedis,
+    product: Product,
+    most_bytes: int,
+    seed: int,
+    size: int,
 ) -> None:
     """Batches in the order of time, each permuted: equal in every bit, or marked."""
-    product, spec = load(folder, product)
+    product, spec = load(folder, product, most_bytes=most_bytes)
     events = stream(product, seed=seed, size=size)
     source = random.Random(seed)
     offline = build(spec, history(product, spec, events))
@@ -614,6 +644,16 @@ class PlainStates:
                 answers[at][number] = answer
         return [[one[number] for number in sorted(one)] for one in answers]
 
+    def fold_as(self, store: Store) -> None:
+        """Fold as many purchases of each id as the store has."""
+        packer = Packer(store.online.spec)
+        names = list(self.product.entities)
+        for (name, owner), state in self.of.items():
+            if state.entity.fills:
+                key = packer.key(names.index(name), owner.encode())
+                header = store.client.getrange(key, 8, 11)
+                state.fold_as(int.from_bytes(header, "little"))
+
     def label(
         self, events: Sequence[Event], labels: Sequence[Label]
     ) -> list[set[str | None]]:
@@ -647,14 +687,20 @@ def check_rows(
 @BOUNDED
 @given(
     product=products(list(HOPS_US)),
+    most_bytes=st.integers(300, 2_500),
     seed=st.integers(0, 2**32),
     size=st.integers(1, 150),
 )
 def test_online_equals_head_and_tiles(
-    folder: Path, redis_server: EmbeddedRedis, product: Product, seed: int, size: int
+    folder: Path,
+    redis_server: EmbeddedRedis,
+    product: Product,
+    most_bytes: int,
+    seed: int,
+    size: int,
 ) -> None:
     """Late, out of order and twice: values, marks and statuses of the decision."""
-    product, spec = load(folder, product)
+    product, spec = load(folder, product, most_bytes=most_bytes)
     events = stream(product, seed=seed, size=size)
     source, states = random.Random(seed), PlainStates(product)
     event_of = {one.purchase.id: one for one in events}
@@ -698,6 +744,7 @@ def test_online_equals_head_and_tiles(
             else:
                 (vectors,) = store.score([rows], [True])
                 check_rows(product, vectors, answers)
+            states.fold_as(store)
 
 
 # By hand -----------------------------------------------------------------------------
@@ -839,6 +886,44 @@ def test_horizons_worked_out_by_hand(folder: Path, redis_server: EmbeddedRedis) 
             assert (found.degraded & ~np.uint32(Degraded.COLD_START)).tolist() == [mark]
             if count is not None:
                 assert found.features[0, 0] == count
+
+
+def test_head_without_a_cap_worked_out_by_hand(
+    folder: Path, redis_server: EmbeddedRedis
+) -> None:
+    """
+    A value without tiles has 160 + 16 bytes and 48 a purchase: 81 fit into 4,096.
+
+    So after 81 purchases at 10:00, 10:01, … one of 9:59 is applied. It is the 82nd, and
+    the oldest 42 are folded, up to that of 10:40: one of 10:40:30 is applied, one of
+    10:39:30 is too late. A card's window of a day begins at 10:00, without that of 9:59
+    and of 10:00: 80 are in it, and the two rows.
+    """
+    half_us = 30 * SECOND_US
+    minutes = [bought(f"m{n}", at_us(0, 10, n)) for n in range(81)]
+    before = bought("before", at_us(0, 9, 59))
+    later = bought("later", at_us(0, 10, 40) + half_us)
+    early = bought("early", at_us(0, 10, 39) + half_us)
+    next_ = bought("next", at_us(1, 10, 59))
+    product = copy.deepcopy(HAND)
+    for entity in product["entities"].values():
+        del entity["cap"]
+    (folder / "features.yaml").write_text(json.dumps(product))
+    spec = load_spec(folder / "features.yaml")
+    assert [one.value_bytes for one in spec.entities] == [4096, 4096]
+    events = [*minutes, before, later, early, next_]
+    with empty_store(redis_server, product_of(product), spec, events) as store:
+        for one in minutes:
+            store.score([[one.purchase]], [True])
+        for one, applied in (
+            (before, Applied.YES),
+            (early, Applied.NO),
+            (later, Applied.YES),
+            (next_, Applied.YES),
+        ):
+            (found,) = store.score([[one.purchase]], [True])
+            assert found.applied.tolist() == [applied]
+        assert found.features[0, 0] == 82
 
 
 def test_labels_worked_out_by_hand(folder: Path, redis_server: EmbeddedRedis) -> None:

@@ -69,8 +69,7 @@ def test_replay_of_busy_ids_equals_offline(
             value = redis_client.get(key)
             if entity.tiles:
                 folded += int.from_bytes(value[8:12], "little")
-                bound = entity.tiles.value_bytes(entity.cap, len(entity.columns))
-                assert len(value) <= bound
+                assert len(value) <= entity.value_bytes
     assert folded > count // 4
 
 

@@ -132,11 +132,12 @@ def state_text(entity: Entity) -> str:
     extra = f" ({', '.join(entity.columns)})" if entity.columns else ""
     retention = duration_text(entity.horizon_us)
     if entity.tiles:
-        most = entity.tiles.value_bytes(entity.cap, len(entity.columns))
+        least = "at least " if entity.most_bytes else ""
         return (
-            f"{entity.name}: {entity.cap} purchases of {size} bytes{extra} and up to "
-            f"{entity.tiles.most_tiles} tiles of {entity.tiles.record_bytes}, at most "
-            f"{most:,} bytes, for {retention}"
+            f"{entity.name}: {least}{entity.cap} purchases of {size} bytes{extra} "
+            f"and up to {entity.tiles.most_tiles} tiles of "
+            f"{entity.tiles.record_bytes}, at most "
+            f"{entity.value_bytes:,} bytes, for {retention}"
         )
     hop = "; hop: auto, which a history decides" if entity.auto else ""
     return f"{entity.name}: {size} bytes a purchase{extra}, for {retention}{hop}"

@@ -503,6 +503,7 @@ def _entity(name: str, raw: RawSpec, *, path: Path) -> Entity:
         cap=cap,
         columns=columns,
         tiles=tiles,
+        most_bytes=AIM_BYTES if tiles and not entity.cap else 0,
         auto=entity.hop == AUTO,
         fit=fit,
         rate_per_s=rate_per_s(entity.rate) if entity.rate else 0.0,

@@ -29,10 +29,12 @@ class Entity(msgspec.Struct, frozen=True):
     `windows_us` holds the distinct windows its features use, ascending. An event older
     than the newest by more than `horizon_us` has left every window. `columns` names the
     columns of an entry beyond time, id, cents and label: fields, and keys of other
-    entities; ascending. `tiles` is the form of its tiles; None stores every event.
-    `auto` is True if the file leaves the hop to the history. `fit` is the hop to take
-    instead of `hop: 0`. `rate_per_s` is the rate of events of the busiest id, 0 if the
-    file does not state it. These three are in no hash.
+    entities; ascending. `tiles` is the form of its tiles; None stores every event. A
+    value with tiles holds more than `cap` events one by one as long as it has at most
+    `most_bytes`, 0 if the file names the cap. `auto` is True if the file leaves the hop
+    to the history. `fit` is the hop to take instead of `hop: 0`. `rate_per_s` is the
+    rate of events of the busiest id, 0 if the file does not state it. These four are in
+    no hash.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Entity(msgspec.Struct, frozen=True):
     cap: int
     columns: tuple[str, ...] = ()
     tiles: TileForm | None = None
+    most_bytes: int = 0
     auto: bool = False
     fit: HopFit = HopFit()
     rate_per_s: float = 0.0
@@ -51,6 +54,13 @@ class Entity(msgspec.Struct, frozen=True):
     def rounding_us(self) -> tuple[int, ...]:
         """Return the width to which the begin of each window is rounded; 1: exact."""
         return self.tiles.window_us if self.tiles else (1,) * len(self.windows_us)
+
+    @property
+    def value_bytes(self) -> int:
+        """Bound the size of a stored value with tiles; 0 without them."""
+        if self.tiles is None:
+            return 0
+        return max(self.most_bytes, self.tiles.value_bytes(self.cap, len(self.columns)))
 
     @property
     def edge_us(self) -> int:
