@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tollgate.engine.batches import decide_in_batches
+from tollgate.engine.batches import decide_in_batches, rows_of
 from tollgate.errors import ArgumentError, InputError
-from tollgate.policy import Policy, PolicyDecisions, RowFacts
+from tollgate.policy import Policy, PolicyDecisions, RowFacts, without_model
 from tollgate.policy.conditions import Variable
 from tollgate.schema import (
     MISSING,
@@ -77,17 +77,39 @@ def read_rows(
     frame = _frame(path)
     complete = _complete_rows(path, frame, amount=amount)
     reader = _Reader(path, complete, policies)
+    degraded = reader.whole("degraded", needed=False).astype(np.uint32)
     facts = RowFacts(
         probabilities=reader.probabilities(),
         features=reader.features(feature_names),
         cents=reader.cents(),
-        degraded=reader.whole("degraded", needed=False).astype(np.uint32)
-        & _RECORDED_BITS,
+        degraded=degraded & _RECORDED_BITS,
         event_time_us=reader.event_time_us(),
         list_hits=reader.list_hits(),
         fields=reader.fields(fields),
     )
-    return PastRows(facts, reader.decision(), len(frame) - len(complete))
+    decision = reader.decision()
+    if "degraded" in complete.columns:
+        known = ~_lacks_score(facts, policies, degraded=degraded)
+        facts = rows_of(facts, known)
+        decision = None if decision is None else decision[known]
+    return PastRows(facts, decision, len(frame) - len(facts.cents))
+
+
+def _lacks_score(
+    facts: RowFacts, policies: Sequence[Policy], *, degraded: npt.NDArray[np.uint32]
+) -> npt.NDArray[np.bool_]:
+    """
+    Return which rows a rule decided before the model, and a policy needs their score.
+
+    Args:
+        degraded: Recorded bits, with MODEL_OUTPUT where the model gave no score.
+    """
+    needed = np.any([~without_model(facts, policy=one) for one in policies], axis=0)
+    unscored = np.isnan(facts.probabilities).any(axis=1)
+    found: npt.NDArray[np.bool_] = (
+        needed & unscored & ((degraded & ~_RECORDED_BITS) == 0)
+    )
+    return found
 
 
 def _frame(path: Path) -> pl.DataFrame:

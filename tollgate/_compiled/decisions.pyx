@@ -150,6 +150,101 @@ cdef inline int64_t _word(Row* row, Py_ssize_t field) noexcept nogil:
     return MISSING if column.data == NULL else _i64(column.data + row.at * column.stride)
 
 
+cdef class _Rows:
+    """Hold the columns of RowFacts, and read one row after the other."""
+
+    cdef:
+        Py_ssize_t rows, labels
+        _Buffers buffers
+        Py_buffer* probabilities
+        Py_buffer* features
+        Py_buffer* cents
+        Py_buffer* degraded
+        Py_buffer* times
+        Py_buffer* hits
+        char* memory
+        Row row
+
+    def __cinit__(self, Py_ssize_t rows):
+        self.rows = rows
+        self.memory = NULL
+
+    def __dealloc__(self):
+        PyMem_Free(self.memory)
+
+    cdef bint open(self, object facts, DecisionProgram program) except -1:
+        """Open the columns; return whether they have the usual types."""
+        cdef Py_ssize_t rows = self.rows
+        cdef Py_ssize_t fields = len(program.field_names)
+        cdef _Buffers buffers = _Buffers(6 + fields)
+        cdef Py_buffer* view
+        cdef Py_ssize_t at
+        self.buffers = buffers
+        self.probabilities = buffers.open(
+            facts.probabilities, False, False, 2, rows, 4, b"f", b"f"
+        )
+        self.features = buffers.open(
+            facts.features, False, False, 2, rows, 4, b"f", b"f"
+        )
+        self.cents = buffers.open(facts.cents, False, False, 1, rows, 8, b"l", b"q")
+        self.degraded = buffers.open(
+            facts.degraded, False, False, 1, rows, 4, b"I", b"L"
+        )
+        self.times = buffers.open(
+            facts.event_time_us, False, False, 1, rows, 8, b"l", b"q"
+        )
+        self.hits = buffers.open(
+            facts.list_hits, False, False, 1, rows, 4, b"I", b"L"
+        )
+        if (
+            self.probabilities == NULL or self.features == NULL or self.cents == NULL
+            or self.degraded == NULL or self.times == NULL or self.hits == NULL
+            or rows == 0 or self.probabilities.shape[1] <= program.most_label
+            or self.features.shape[1] <= program.most_column
+        ):
+            return False
+        # One more of each: a policy may name no field and no number.
+        cdef size_t size = (fields + 1) * sizeof(Column)
+        self.memory = <char*>PyMem_Malloc(
+            size + (program.kinds.shape[0] + 1) * sizeof(double)
+        )
+        if self.memory == NULL:
+            raise MemoryError
+        cdef Column* words = <Column*>self.memory
+        for at, name in enumerate(program.field_names):
+            column = facts.fields.get(name)
+            words[at].data, words[at].stride = NULL, 0
+            if column is not None:
+                view = buffers.open(column, False, False, 1, rows, 8, b"l", b"q")
+                if view == NULL:
+                    return False
+                words[at].data = <const char*>view.buf
+                words[at].stride = view.strides[0]
+        self.row.words, self.row.values = words, <double*>(self.memory + size)
+        self.row.feature_stride = self.features.strides[1]
+        self.row.label_stride = self.probabilities.strides[1]
+        self.labels = self.probabilities.shape[1]
+        return True
+
+    cdef int read(self, Py_ssize_t at) except -1:
+        """Point to a row; its `bits` are those of lists only."""
+        cdef Row* row = &self.row
+        row.at = at
+        row.features = <const char*>self.features.buf + at * self.features.strides[0]
+        row.chances = (
+            <const char*>self.probabilities.buf + at * self.probabilities.strides[0]
+        )
+        row.cents = _i64(<const char*>self.cents.buf + at * self.cents.strides[0])
+        row.time_us = _i64(<const char*>self.times.buf + at * self.times.strides[0])
+        row.degraded = _u32(
+            <const char*>self.degraded.buf + at * self.degraded.strides[0]
+        )
+        row.bits = <uint64_t>_u32(
+            <const char*>self.hits.buf + at * self.hits.strides[0]
+        ) << 32
+        return 0
+
+
 cdef class DecisionProgram:
     """Hold the tables of one policy; policy/decide.py makes it."""
 
@@ -175,7 +270,7 @@ cdef class DecisionProgram:
         const double[::1] weights
         bint plain, has_sum
         double sum_within, rounding
-        Py_ssize_t segments, most_column, most_label
+        Py_ssize_t segments, before_model, most_column, most_label
         int64_t unavailable, declined, reviewed
         uint32_t model_output, unscored
         tuple field_names
@@ -187,8 +282,8 @@ cdef class DecisionProgram:
         self, *, kinds, columns, scales, interval_starts, interval_numbers, lows, highs,
         unequal_starts, unequal_numbers, unequal, word_starts, word_fields,
         word_inverted, hash_starts, hashes, masks, wants, since, until, allowed, review,
-        decline, fallback, rules, meanings, model_output, unscored, weight_columns,
-        weights, plain, sum_within, rounding, codes, field_names, text, most_texts,
+        decline, fallback, rules, before_model, meanings, model_output, unscored,
+        weight_columns, weights, plain, sum_within, rounding, codes, field_names, text, most_texts,
     ):
         self.kinds, self.columns, self.scales = kinds, columns, scales
         self.interval_starts, self.interval_numbers = interval_starts, interval_numbers
@@ -201,7 +296,8 @@ cdef class DecisionProgram:
         self.masks, self.wants = masks, wants
         self.since, self.until, self.allowed = since, until, allowed
         self.review, self.decline, self.fallback = review, decline, fallback
-        self.rules, self.meanings = rules, meanings
+        self.rules, self.before_model = rules, before_model
+        self.meanings = meanings
         self.model_output, self.unscored = model_output, unscored
         self.weight_columns, self.weights, self.plain = weight_columns, weights, plain
         self.has_sum = sum_within is not None
@@ -226,6 +322,8 @@ cdef class DecisionProgram:
         ):
             if not all(0 <= one < end for one in indexes):
                 raise ValueError("an index of the policy's tables is out of range")
+        if not 0 <= before_model <= len(rules):
+            raise ValueError("the policy has fewer rules than decide before the model")
         if min(*columns, *weight_columns, 0) < 0:
             raise ValueError("a column of the policy's tables is negative")
 
@@ -241,26 +339,7 @@ cdef class DecisionProgram:
             The codes of each row, joined; None if the rows do not have the usual types.
         """
         cdef Py_ssize_t rows = len(facts.cents)
-        cdef Py_ssize_t fields = len(self.field_names)
-        cdef _Buffers buffers = _Buffers(11 + fields)
-        cdef Py_buffer* probabilities = buffers.open(
-            facts.probabilities, False, False, 2, rows, 4, b"f", b"f"
-        )
-        cdef Py_buffer* features = buffers.open(
-            facts.features, False, False, 2, rows, 4, b"f", b"f"
-        )
-        cdef Py_buffer* cents = buffers.open(
-            facts.cents, False, False, 1, rows, 8, b"l", b"q"
-        )
-        cdef Py_buffer* bits = buffers.open(
-            facts.degraded, False, False, 1, rows, 4, b"I", b"L"
-        )
-        cdef Py_buffer* times = buffers.open(
-            facts.event_time_us, False, False, 1, rows, 8, b"l", b"q"
-        )
-        cdef Py_buffer* hits = buffers.open(
-            facts.list_hits, False, False, 1, rows, 4, b"I", b"L"
-        )
+        cdef _Buffers buffers = _Buffers(5)
         cdef Py_buffer* out_decision = buffers.open(
             decided.decision, True, True, 1, rows, 1, b"B", b"B"
         )
@@ -276,83 +355,71 @@ cdef class DecisionProgram:
         cdef Py_buffer* out_segment = buffers.open(
             decided.segment, True, True, 1, rows, 1, b"B", b"B"
         )
+        cdef _Rows opened = _Rows(rows)
         if (
-            probabilities == NULL or features == NULL or cents == NULL or bits == NULL
-            or times == NULL or hits == NULL or out_decision == NULL
-            or out_score == NULL or out_degraded == NULL or out_rules == NULL
-            or out_segment == NULL or rows == 0
-            or probabilities.shape[1] <= self.most_label
-            or features.shape[1] <= self.most_column
+            out_decision == NULL or out_score == NULL or out_degraded == NULL
+            or out_rules == NULL or out_segment == NULL
+            or not opened.open(facts, self)
         ):
             return None
-        cdef Py_buffer* view
-        cdef Py_ssize_t at
-        # One more of each: a policy may name no field and no number.
-        cdef size_t size = (fields + 1) * sizeof(Column)
-        cdef char* memory = <char*>PyMem_Malloc(
-            size + (self.kinds.shape[0] + 1) * sizeof(double)
-        )
-        if memory == NULL:
-            raise MemoryError
-        cdef Column* words = <Column*>memory
-        cdef double* values = <double*>(memory + size)
-        cdef Row row
-        cdef Py_ssize_t label, labels = probabilities.shape[1]
+        cdef Row* row = &opened.row
+        cdef Py_ssize_t at, label
         cdef float chance
-        cdef uint32_t given
         cdef double exact, total
         cdef bint usable
         cdef list codes = []
-        try:
-            for at, name in enumerate(self.field_names):
-                column = facts.fields.get(name)
-                words[at].data, words[at].stride = NULL, 0
-                if column is not None:
-                    view = buffers.open(column, False, False, 1, rows, 8, b"l", b"q")
-                    if view == NULL:
-                        return None
-                    words[at].data = <const char*>view.buf
-                    words[at].stride = view.strides[0]
-            row.words, row.values = words, values
-            row.feature_stride = features.strides[1]
-            row.label_stride = probabilities.strides[1]
-            for at in range(rows):
-                row.at = at
-                row.features = <const char*>features.buf + at * features.strides[0]
-                row.chances = (
-                    <const char*>probabilities.buf + at * probabilities.strides[0]
-                )
-                row.cents = _i64(<const char*>cents.buf + at * cents.strides[0])
-                row.time_us = _i64(<const char*>times.buf + at * times.strides[0])
-                given = _u32(<const char*>bits.buf + at * bits.strides[0])
-                usable = (given & self.model_output) == 0
+        for at in range(rows):
+            opened.read(at)
+            if self.before_model and self._settle(row):
+                exact = NAN
+            else:
+                usable = (row.degraded & self.model_output) == 0
                 total = 0.0
-                for label in range(labels):
+                for label in range(opened.labels):
                     chance = _f32(row.chances + label * row.label_stride)
                     usable = usable and chance >= 0 and chance <= 1
                     total += <double>chance
                 if self.has_sum:
                     usable = usable and fabs(total - 1.0) <= self.sum_within
-                exact = self._score(&row) if usable else NAN
+                exact = self._score(row) if usable else NAN
                 if not usable:
-                    given |= self.model_output
-                (<float*>out_score.buf)[at] = <float>exact
-                (<uint32_t*>out_degraded.buf)[at] = given
+                    row.degraded |= self.model_output
                 row.usable = usable
-                row.scored = usable and (given & self.unscored) == 0
+                row.scored = usable and (row.degraded & self.unscored) == 0
                 row.score = exact if row.scored else NAN
-                row.degraded = given
-                row.bits = (
-                    <uint64_t>_u32(<const char*>hits.buf + at * hits.strides[0]) << 32
-                ) | given
-                self._decide(&row)
-                (<uint8_t*>out_decision.buf)[at] = row.decision
-                (<uint64_t*>out_rules.buf)[at] = row.held
-                (<uint8_t*>out_segment.buf)[at] = row.segment
-                codes.append(self._text(row.codes))
-            return codes
-        finally:
-            PyMem_Free(memory)
+                row.bits |= row.degraded
+                self._decide(row)
+            (<float*>out_score.buf)[at] = <float>exact
+            (<uint32_t*>out_degraded.buf)[at] = row.degraded
+            (<uint8_t*>out_decision.buf)[at] = row.decision
+            (<uint64_t*>out_rules.buf)[at] = row.held
+            (<uint8_t*>out_segment.buf)[at] = row.segment
+            codes.append(self._text(row.codes))
+        return codes
+
+    def needs_model(self, facts, done):
+        """
+        Return whether a row is neither done nor decided before the model.
+
+        Args:
+            facts: RowFacts of N rows.
+            done: bool [N].
+
+        Returns:
+            True, False, or None if the rows do not have the usual types.
+        """
+        cdef Py_ssize_t at, rows = len(facts.cents)
+        cdef _Buffers buffers = _Buffers(1)
+        cdef Py_buffer* over = buffers.open(done, True, False, 1, rows, 1, b"?", b"?")
+        cdef _Rows opened = _Rows(rows)
+        if over == NULL or not opened.open(facts, self):
+            return None
+        for at in range(rows):
+            if not (<uint8_t*>over.buf)[at]:
+                opened.read(at)
+                if not self._settle(&opened.row):
+                    return True
+        return False
 
     def __reduce__(self):
         # A copy of a policy makes its own.
@@ -383,17 +450,64 @@ cdef class DecisionProgram:
             found = rint(found * self.rounding) / self.rounding
         return found
 
-    cdef int _decide(self, Row* row) except -1:
-        """Fill decision, codes, rules and segment of a row."""
-        cdef Py_ssize_t at, place, segment
-        cdef int level, moved
-        cdef bint declined, reviewed
-        cdef uint8_t sum_of_segments = 0
+    cdef bint _settle(self, Row* row) except -1:
+        """
+        Fill in a row if a rule decides it before the model; return whether one does.
+
+        Args:
+            row: As read; if no rule does, it is so again afterwards.
+        """
+        cdef Py_ssize_t at
+        cdef uint32_t given = row.degraded
+        cdef uint64_t hits = row.bits
+        row.scored, row.score = False, NAN
+        row.degraded = given & ~self.model_output
+        row.bits |= row.degraded
         self._read_values(row)
+        self._find_segment(row)
+        for at in range(self.before_model):
+            if self._applies(row, at):
+                row.held = <uint64_t>1 << at
+                row.codes = <int64_t>1 << self.rules[at, 2]
+                self._apply_meanings(row, <int>self.rules[at, 0])
+                return True
+        row.degraded, row.bits = given, hits
+        return False
+
+    cdef int _find_segment(self, Row* row) except -1:
+        cdef Py_ssize_t at
+        row.segment = 0
         for at in range(self.segments):
             if self._holds(row, at):
-                sum_of_segments += <uint8_t>(at + 1)
-        segment = sum_of_segments
+                row.segment += <uint8_t>(at + 1)
+        return 0
+
+    cdef bint _applies(self, Row* row, Py_ssize_t at) except -1:
+        """Return whether a rule holds for a row, in its segment and at its time."""
+        if not self.allowed[row.segment, at] or not self._holds(row, self.segments + at):
+            return False
+        return not self.since.shape[0] or (
+            row.time_us >= self.since[at] and row.time_us < self.until[at]
+        )
+
+    cdef int _apply_meanings(self, Row* row, int level) except -1:
+        """Raise a level as degraded bits require; fill decision and codes."""
+        cdef Py_ssize_t at
+        for at in range(self.meanings.shape[0]):
+            if row.degraded & <uint32_t>self.meanings[at, 0]:
+                level = max(level, <int>self.meanings[at, 1])
+                row.codes |= <int64_t>1 << self.meanings[at, 2]
+        row.decision = <uint8_t>level
+        return 0
+
+    cdef int _decide(self, Row* row) except -1:
+        """Fill decision, codes, rules and segment of a row."""
+        cdef Py_ssize_t at, segment
+        cdef int level
+        cdef bint declined, reviewed
+        self._read_values(row)
+        self._find_segment(row)
+        segment = row.segment
         declined = row.score >= self.decline[segment]
         reviewed = row.score >= self.review[segment]
         level = declined + reviewed
@@ -409,13 +523,8 @@ cdef class DecisionProgram:
             if row.degraded & <uint32_t>self.meanings[at, 0]:
                 level = max(level, <int>self.meanings[at, 3])
         row.held = 0
-        for at in range(self.rules.shape[0]):
-            place = self.segments + at
-            if not self.allowed[segment, at] or not self._holds(row, place):
-                continue
-            if self.since.shape[0] and (
-                row.time_us < self.since[at] or row.time_us >= self.until[at]
-            ):
+        for at in range(self.before_model, self.rules.shape[0]):
+            if not self._applies(row, at):
                 continue
             row.held |= <uint64_t>1 << at
             if self.rules[at, 0] > 0:
@@ -427,13 +536,7 @@ cdef class DecisionProgram:
                 row.codes |= <int64_t>1 << self.rules[at, 2]
             if self.rules[at, 3]:
                 break
-        for at in range(self.meanings.shape[0]):
-            if row.degraded & <uint32_t>self.meanings[at, 0]:
-                level = max(level, <int>self.meanings[at, 1])
-                row.codes |= <int64_t>1 << self.meanings[at, 2]
-        row.decision = <uint8_t>level
-        row.segment = sum_of_segments
-        return 0
+        return self._apply_meanings(row, level)
 
     cdef int _read_values(self, Row* row) except -1:
         cdef Py_ssize_t at

@@ -138,7 +138,7 @@ class Arm(msgspec.Struct):
     @property
     def scored(self) -> int:
         """Return the number of rows with a score."""
-        return self.rows - self.errors
+        return sum(self.scores)
 
     def hits(self, what: int) -> list[int]:
         """Return by cluster the rows with a decision, ERRORS or DEGRADED."""
@@ -234,7 +234,7 @@ def group_names(
 
 def count_arm(rows: Decisions, cents: I64) -> Arm:
     """Count rows that one release decided."""
-    score = rows.score[~rows.failed].astype(np.float64)
+    score = rows.score[~np.isnan(rows.score)].astype(np.float64)
     levels = [rows.decision == level for level in range(LEVELS)]
     hits = [
         _sums(rows.cluster[hit], CLUSTERS)
@@ -260,7 +260,7 @@ def count_pairs(one: Decisions, other: Decisions, cents: I64) -> Pairs:
     cell = one.decision.astype(np.int64) * LEVELS + other.decision
     square = cents.astype(np.float64) ** 2
     flipped = one.decision != other.decision
-    both = ~one.failed & ~other.failed
+    both = ~np.isnan(one.score) & ~np.isnan(other.score)
     a, b = one.score[both].astype(np.float64), other.score[both].astype(np.float64)
     return Pairs(
         rows=len(cents),

@@ -62,7 +62,7 @@ def decide_in_batches(
     return TimedDecisions(PolicyDecisions(**columns), took_us)
 
 
-def rows_of(facts: RowFacts, rows: slice) -> RowFacts:
+def rows_of(facts: RowFacts, rows: slice | npt.NDArray[np.bool_]) -> RowFacts:
     """Return some of the rows."""
     columns = {
         name: getattr(facts, name)[rows]

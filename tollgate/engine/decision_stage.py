@@ -12,7 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate import compiled
-from tollgate.policy import Policy, PolicyDecisions, RowFacts, decide
+from tollgate.policy import (
+    Policy,
+    PolicyDecisions,
+    RowFacts,
+    decide,
+    needs_model,
+)
 from tollgate.schema import (
     CANARY_PERCENT_PARAMETER,
     CANARY_SEED_PARAMETER,
@@ -207,17 +213,46 @@ class DecisionStage:
 
     def decide(self, batch: DecisionBatch) -> PolicyDecisions:
         """Apply the policy, without side effects."""
-        context = batch.context
-        facts = RowFacts(
-            probabilities=batch.probabilities,
-            features=batch.features,
+        facts = self._facts(batch.context, batch.features, batch.probabilities)
+        return decide(facts, policy=self._policy)
+
+    def needs_model(self, context: Array, features: Array) -> bool:
+        """
+        Return whether a row needs its probabilities.
+
+        None does that is bad, has a stored decision, or is decided by a rule before the
+        model: nothing of its probabilities reaches the answer or the journal.
+        """
+        done = (context["earlier_length"] > 0) | (context["bad"] > 0)
+        if not self._policy.before_model:
+            return not done.all()
+        unknown = np.zeros((len(context), len(self._policy.labels)), np.float32)
+        facts = self._facts(context, features, unknown)
+        return needs_model(facts, done, policy=self._policy)
+
+    def recorded_probabilities(
+        self, batch: DecisionBatch, decided: PolicyDecisions
+    ) -> Array:
+        """
+        Return the probabilities for the journal, float32 [N, K].
+
+        They are NaN where a rule decided before the model, whether or not it ran.
+        """
+        if not self._policy.before_model:
+            return batch.probabilities
+        unscored = self._policy.unscored(decided.rules)[:, None]
+        return np.where(unscored, np.float32(np.nan), batch.probabilities)
+
+    def _facts(self, context: Array, features: Array, probabilities: Array) -> RowFacts:
+        return RowFacts(
+            probabilities=probabilities,
+            features=features,
             cents=context["cents"],
             degraded=context["degraded"],
             event_time_us=context["event_time_us"],
             list_hits=context["list_hits"],
             fields={name: context[f"field_{name}"] for name in self._fields},
         )
-        return decide(facts, policy=self._policy)
 
     def marks(self, context: Array) -> Array | None:
         """Mark the unusual rows of a batch; see `row_marks`."""

@@ -156,7 +156,9 @@ class ColumnCounts:
             there = np.isfinite(rows.values[:, at])
             cluster = rows.cluster
             if not there.all():
-                self.missing[at] += np.bincount(cluster[~there], minlength=CLUSTERS)
+                # A valid row without a score was decided before the model.
+                if column.kind != "score":
+                    self.missing[at] += np.bincount(cluster[~there], minlength=CLUSTERS)
                 cluster = cluster[there]
             if column.marks is not None:
                 values = rows.values[there, at].astype(np.float64)

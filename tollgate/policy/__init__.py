@@ -6,7 +6,7 @@ code.
 """
 
 from tollgate.policy.compile import load_policy
-from tollgate.policy.decide import PolicyDecisions, decide
+from tollgate.policy.decide import PolicyDecisions, decide, needs_model, without_model
 from tollgate.policy.decision_tables import RowFacts
 from tollgate.policy.policy_definition import Policy
 from tollgate.policy.policy_document import POLICY_FILE
@@ -18,4 +18,6 @@ __all__ = [
     "RowFacts",
     "decide",
     "load_policy",
+    "needs_model",
+    "without_model",
 ]

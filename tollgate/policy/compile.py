@@ -40,6 +40,7 @@ from tollgate.policy.policy_document import (
     Document,
     Place,
     RawMeaning,
+    RawRule,
     RawScore,
     RawThresholds,
     duration_s,
@@ -223,15 +224,24 @@ def read_lists(
         if not any(one.name in when for when in conditions):
             document.refuse(place, "is looked up, and no rule asks for it")
         for position, rule in enumerate(raw.rules):
-            turned = rule.at_most if one.meaning == "deny" else rule.at_least
-            if turned is not None and rule.when.get(one.name) is True:
+            turned = _turned(rule, one.meaning)
+            if turned and rule.when.get(one.name) is True:
                 document.refuse(
                     ("rules", position, "when", one.name),
-                    f"{one.name} is a list to {one.meaning}: "
-                    f"{'at_most' if one.meaning == 'deny' else 'at_least'} turns it "
-                    "around",
+                    f"{one.name} is a list to {one.meaning}: {turned} turns it around",
                 )
     return tuple(PolicyList(one.name, one.of, one.meaning) for one in raw.lists)
+
+
+def _turned(rule: RawRule, meaning: str) -> str:
+    """Return the key of a rule that contradicts a list's meaning; empty for none."""
+    level = rule.before_model
+    if level is not None and (level == "approve") == (meaning == "deny"):
+        return f"before_model: {level}"
+    key, found = (
+        ("at_most", rule.at_most) if meaning == "deny" else ("at_least", rule.at_least)
+    )
+    return key if found is not None else ""
 
 
 # Check that each segment and rule can hold, and that no other one blocks it.
@@ -435,6 +445,7 @@ class _Compiler:
                     *(id_names or ()),
                 ],
             ),
+            before_model=sum(one.before_model is not None for one in raw.rules),
         )
 
     def _thresholds(self) -> tuple[Thresholds, ...]:
@@ -487,28 +498,52 @@ class _Compiler:
         if since is not None and until is not None and until <= since:
             problem = f"{rule.until} is not after {rule.since}: it is never in force"
             self._refuse((*place, "until"), problem)
+        conditions = tuple(self._names.conditions(rule.when, (*place, "when")))
+        if rule.before_model is not None:
+            self._require_before_model(at, conditions)
         return Criterion(
-            conditions=tuple(self._names.conditions(rule.when, (*place, "when"))),
+            conditions=conditions,
             segments=self._named_segments(rule.segments, (*place, "segments")),
             from_us=since,
             until_us=until,
-            stop=rule.stop,
+            stop=rule.stop or rule.before_model is not None,
         )
+
+    def _require_before_model(self, at: int, conditions: Sequence[Condition]) -> None:
+        """Check that a rule with `before_model` needs nothing that the model gives."""
+        place: Place = ("rules", at)
+        rules, segments = self._raw.rules, self._raw.segments
+        if rules[at].stop:
+            problem = "has no effect: no rule follows one with before_model anyway"
+            self._refuse((*place, "stop"), problem)
+        if at and rules[at - 1].before_model is None:
+            problem = f"must stand before {rules[at - 1].name}, which has none"
+            self._refuse((*place, "before_model"), problem)
+        output = Degraded.MODEL_OUTPUT.name
+        for one in conditions:
+            if one.variable.kind in ("score", "label") or one.variable.name == output:
+                problem = "is not known before the model"
+                self._refuse((*place, "when", one.variable.name), problem)
+        looking = [one.name for one in segments if output in one.when]
+        if rules[at].segments is not None and looking:
+            problem = f"are not known before the model: {looking[0]} needs {output}"
+            self._refuse((*place, "segments"), problem)
 
     def _rule(self, at: int, codes: Sequence[str]) -> Rule:
         """Read the effect of a rule."""
         rule, place = self._raw.rules[at], ("rules", at)
-        if (rule.at_least is None) == (rule.at_most is None):
-            self._refuse(place, "needs exactly one of at_least, at_most")
+        given = (rule.at_least, rule.at_most, rule.before_model)
+        if sum(one is not None for one in given) != 1:
+            self._refuse(place, "needs exactly one of at_least, at_most, before_model")
         if rule.at_least == "approve" or rule.at_most == "decline":
             self._refuse(place, "changes nothing: every decision is that already")
         return Rule(
             name=rule.name,
             owner=rule.owner,
-            at_least=LEVELS[rule.at_least or "approve"],
-            at_most=LEVELS[rule.at_most or "decline"],
+            at_least=LEVELS[rule.before_model or rule.at_least or "approve"],
+            at_most=LEVELS[rule.before_model or rule.at_most or "decline"],
             code=codes.index(rule.code),
-            stop=rule.stop,
+            stop=rule.stop or rule.before_model is not None,
         )
 
     def _named_segments(

@@ -39,7 +39,8 @@ class PolicyDecisions(msgspec.Struct, frozen=True):
 
     Attributes:
         decision: Decision; uint8 [N].
-        score: float32 [N]; NaN where the model gave no usable one.
+        score: float32 [N]; NaN where the model gave no usable one, or a rule decided
+            before it.
         reason_codes: Codes joined by `|`, bytes objects; object [N].
         degraded: The bits passed in, and MODEL_OUTPUT where it applies; uint32 [N].
         rules: Bit i is set when the i-th rule of the policy held; uint64 [N].
@@ -63,23 +64,28 @@ def decide(facts: RowFacts, *, policy: Policy) -> PolicyDecisions:
         [0, 1], or of another sum than the policy allows) give the policy's fallback,
         never a decision from the thresholds; so does the bit MODEL_OUTPUT. The meaning
         of a degraded bit takes precedence over the rules: a row that lacks an essential
-        feature is at least reviewed.
+        feature is at least reviewed. The probabilities of a row that a rule decides
+        before the model are not read.
     """
     if compiled.decisions is not None:
         decided = _decide_compiled(facts, policy)
         if decided is not None:
             return decided
-    usable = _usable(facts, policy)
-    exact = policy.score.of(np.where(usable[:, None], facts.probabilities, 0))
-    exact[~usable] = np.nan
-    degraded = facts.degraded | (~usable * _MODEL_OUTPUT)
+    scored = usable = _usable(facts, policy)
+    given = facts.degraded
+    if policy.before_model:
+        settled = _settled(facts, policy)
+        scored = usable & ~settled
+        usable = usable | settled  # they get no MODEL_OUTPUT and no fallback
+        given = np.where(settled, given & ~_MODEL_OUTPUT, given)
+    exact = policy.score.of(np.where(scored[:, None], facts.probabilities, 0))
+    exact[~scored] = np.nan
+    degraded = given | (~usable * _MODEL_OUTPUT)
     score = exact.astype(np.float32)
-    scored = usable
     for one in policy.meanings:
         if one.fallback is not None:
             scored = scored & ((degraded & one.bit) == 0)
-    if scored is not usable:
-        exact[~scored] = np.nan
+    exact[~scored] = np.nan
     segment, matched = policy.tables.match(
         facts, score=exact, scored=scored, degraded=degraded
     )
@@ -109,6 +115,46 @@ def decide(facts: RowFacts, *, policy: Policy) -> PolicyDecisions:
     )
 
 
+def without_model(facts: RowFacts, *, policy: Policy) -> Bool:
+    """
+    Return which rows a rule decides before the model; bool [N].
+
+    Args:
+        facts: The probabilities are not read.
+    """
+    if not policy.before_model:
+        return np.zeros(len(facts.cents), np.bool_)
+    return policy.unscored(decide(facts, policy=policy).rules)
+
+
+def needs_model(facts: RowFacts, done: Bool, *, policy: Policy) -> bool:
+    """
+    Return whether a row is neither done nor decided by a rule before the model.
+
+    Args:
+        facts: N rows; the probabilities are not read.
+        done: Rows that need no decision; bool [N].
+    """
+    if compiled.decisions is not None:
+        found: bool | None = _program_of(policy).needs_model(facts, done)
+        if found is not None:
+            return found
+    return not (done | _settled(facts, policy)).all()
+
+
+def _settled(facts: RowFacts, policy: Policy) -> Bool:
+    """Evaluate the rules with `before_model`, without anything of the model."""
+    rows = len(facts.cents)
+    _, matched = policy.tables.match(
+        facts,
+        score=np.full(rows, np.nan),
+        scored=np.zeros(rows, np.bool_),
+        degraded=facts.degraded & ~_MODEL_OUTPUT,
+    )
+    settled: Bool = matched[:, : policy.before_model].any(axis=1)
+    return settled
+
+
 def _usable(facts: RowFacts, policy: Policy) -> Bool:
     """Return which rows have valid probabilities."""
     probabilities = facts.probabilities
@@ -128,7 +174,10 @@ def _apply_rules(policy: Policy, matched: Bool, decision: U8, code_bits: I64) ->
         rule, met = policy.rules[place], matched[:, place]
         if open_ is not None:
             met &= open_
-        if rule.at_least > Decision.APPROVE:
+        if place < policy.before_model:
+            moved = np.full_like(decision, rule.at_least)
+            reason = met
+        elif rule.at_least > Decision.APPROVE:
             moved = np.maximum(decision, np.uint8(rule.at_least))
             reason = met
         else:
@@ -181,9 +230,6 @@ _PROGRAMS: weakref.WeakKeyDictionary[Policy, Any] = weakref.WeakKeyDictionary()
 
 
 def _decide_compiled(facts: RowFacts, policy: Policy) -> PolicyDecisions | None:
-    program = _PROGRAMS.get(policy)
-    if program is None:
-        program = _PROGRAMS[policy] = _program(policy)
     rows = len(facts.cents)
     decided = PolicyDecisions(
         decision=np.empty(rows, np.uint8),
@@ -193,11 +239,18 @@ def _decide_compiled(facts: RowFacts, policy: Policy) -> PolicyDecisions | None:
         rules=np.empty(rows, np.uint64),
         segment=np.empty(rows, np.uint8),
     )
-    texts = program.decide(facts, decided)
+    texts = _program_of(policy).decide(facts, decided)
     if texts is None:
         return None
     decided.reason_codes[:] = texts
     return decided
+
+
+def _program_of(policy: Policy) -> Any:
+    program = _PROGRAMS.get(policy)
+    if program is None:
+        program = _PROGRAMS[policy] = _program(policy)
+    return program
 
 
 def _program(policy: Policy) -> Any:
@@ -211,6 +264,7 @@ def _program(policy: Policy) -> Any:
         rules=_table(
             (one.at_least, one.at_most, one.code, one.stop) for one in policy.rules
         ),
+        before_model=policy.before_model,
         meanings=_table(
             (one.bit, one.at_least, one.code, one.fallback or Decision.APPROVE)
             for one in policy.meanings

@@ -80,7 +80,8 @@ class Rule(msgspec.Struct, frozen=True):
     Attributes:
         name, owner: Name of the rule, and the person or team responsible for it.
         at_least: It raises the decision to this; APPROVE for not at all.
-        at_most: It lowers it to this; DECLINE for not at all.
+        at_most: It lowers it to this; DECLINE for not at all. A rule with
+            `before_model` does both.
         code: Position of its reason code.
         stop: True if no later rule is applied to the row.
     """
@@ -155,6 +156,7 @@ class Policy(msgspec.Struct, frozen=True, eq=False, weakref=True):
         score_cuts: Scores at which a decision may change, ascending.
         notice: Content of a notice; None for a product that sends none.
         sensitive: Attributes that must not influence decisions; none is an input.
+        before_model: Number of rules, the first ones, that decide before the model.
     """
 
     product: str
@@ -176,3 +178,15 @@ class Policy(msgspec.Struct, frozen=True, eq=False, weakref=True):
     score_cuts: tuple[float, ...]
     notice: Notice | None = None
     sensitive: tuple[str, ...] = ()
+    before_model: int = 0
+
+    def unscored(self, rules: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """
+        Return which rows a rule decided before the model; bool [N].
+
+        Args:
+            rules: Bit i is set when the i-th rule held; uint64 [N].
+        """
+        first = np.uint64((1 << self.before_model) - 1)
+        found: npt.NDArray[np.bool_] = (rules & first) != 0
+        return found

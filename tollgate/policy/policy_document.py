@@ -211,6 +211,7 @@ class RawRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     code: str
     at_least: Level | None = None
     at_most: Level | None = None
+    before_model: Level | None = None
     stop: bool = False
     segments: list[str] | None = None
     since: str | None = msgspec.field(name="from", default=None)

@@ -73,6 +73,7 @@ class Engine:
     ) -> None:
         self._spec = spec
         self._model = model
+        self._labels = len(policy.labels)
         self._store = store
         self._journal = journal
         settings = StoreSettings(deadline_s=store_deadline_s)
@@ -256,15 +257,10 @@ class Engine:
         arrival_us = time.monotonic_ns() // 1000
         batch = self._checked(columns, dry_run=dry_run, now_us=now_us)
         features, context = self._features.score(batch, arrival_us=arrival_us)
-        vectors = features
-        if self._model.exact:
-            vectors = exact_features(
-                self._spec, features, cents=batch.cents, fields=batch.fields
-            )
         scored = DecisionBatch(
             context=context,
             features=features,
-            probabilities=self._model.probabilities(vectors),
+            probabilities=self._probabilities(batch, features, context),
             chosen=None,
             bounds=batch.bounds,
             began_us=time.monotonic_ns() // 1000,
@@ -281,6 +277,17 @@ class Engine:
                 marks=marks,
             )
         return self._decision.columns(scored, decided, marks=marks)
+
+    def _probabilities(self, batch: Batch, features: Array, context: Array) -> Array:
+        """Run the model, unless no row needs it."""
+        if not self._decision.needs_model(context, features):
+            return np.zeros((len(context), self._labels), np.float32)
+        vectors = features
+        if self._model.exact:
+            vectors = exact_features(
+                self._spec, features, cents=batch.cents, fields=batch.fields
+            )
+        return self._model.probabilities(vectors)
 
     def _checked(self, columns: Columns, *, dry_run: bool, now_us: int) -> Batch:
         """Check every row."""

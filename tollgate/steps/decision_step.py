@@ -322,6 +322,7 @@ class DecisionStep:
         self, batch: DecisionBatch, decided: PolicyDecisions, *, marks: Array | None
     ) -> None:
         context, chosen = batch.context, batch.chosen
+        probabilities = self.stage.recorded_probabilities(batch, decided)
         for journal, excluded in (
             (self._journal, chosen),
             (self._canary_journal, None if chosen is None else ~chosen),
@@ -331,7 +332,7 @@ class DecisionStep:
                     context,
                     decided,
                     features=batch.features,
-                    probabilities=batch.probabilities,
+                    probabilities=probabilities,
                     began_us=batch.began_us,
                     marks=marks,
                     excluded=excluded,

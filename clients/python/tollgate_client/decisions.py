@@ -31,7 +31,8 @@ class Decisions:
 
     Attributes:
         decision: `approve`, `review` or `decline`; empty for a bad row; str [N].
-        score: P(fraud), 0 to 1; NaN for a bad row; float32 [N].
+        score: P(fraud), 0 to 1; NaN for a bad row, when the model gave nothing usable,
+            and when a rule decided before the model; float32 [N].
         reason_codes: Reason codes of the policy for each row; may be empty.
         degraded: Bits of `Degraded`, 0 is full quality; uint32 [N].
         error: `field: value: rule`; empty for a valid row; str [N].
@@ -92,7 +93,8 @@ class Decision:
         source: `model`: a server decided just now. `cached`: no server decided in time,
             and this is a server's stored decision for the same purchase. `fallback`:
             neither; the declared rule decided.
-        score: P(fraud), 0 to 1; NaN for a fallback, or when the model returned none.
+        score: P(fraud), 0 to 1; NaN for a fallback, when the model returned none, or
+            when a rule decided before it.
         reason_codes: Reason codes of the policy; none for a fallback.
         degraded: Bits of `Degraded`; 0 for a fallback.
         release: Release that decided; empty for a fallback.

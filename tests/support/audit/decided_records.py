@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -24,6 +24,7 @@ def decided(
     *,
     release: OpenedRelease | None = None,
     degraded: Mapping[int, int] | None = None,
+    listed: Collection[int] = (),
     **more: object,
 ) -> Records:
     """
@@ -33,6 +34,7 @@ def decided(
         rows: How many.
         release: Who decides; the repository's.
         degraded: Bits of some rows.
+        listed: Rows whose ids are on the policy's first list.
         more: Of `made`.
     """
     by = release or opened()
@@ -44,6 +46,8 @@ def decided(
     bits = records.degraded.copy()
     for row, value in (degraded or {}).items():
         bits[row] = value
+    hits = records.list_hits.copy()
+    hits[list(listed)] = 1
     found = decide(
         RowFacts(
             probabilities=probabilities,
@@ -51,13 +55,16 @@ def decided(
             cents=records.cents,
             degraded=bits,
             event_time_us=records.event_time_us,
-            list_hits=records.list_hits,
+            list_hits=hits,
             fields=records.fields,
         ),
         policy=by.policy,
     )
+    if by.policy.before_model:
+        probabilities[list(listed)] = np.nan  # of the only such rule of these tests
     return msgspec.structs.replace(
         records,
+        list_hits=hits,
         features=features,
         probabilities=probabilities,
         score=found.score,

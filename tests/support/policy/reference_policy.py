@@ -86,15 +86,13 @@ def slow_decide(
     doc: dict[str, Any], row: Row, *, chances: list[float], event_time_us: int
 ) -> dict[str, Any]:
     """Decide one row of a policy that is a dict as YAML has it."""
+    early = slow_decide_before_model(doc, row, event_time_us=event_time_us)
+    if early is not None:
+        return early
     row, codes = dict(row), set()
     score = None if row["MODEL_OUTPUT"] else score_of(doc, chances)
     row["MODEL_OUTPUT"] = score is None
-    meanings = {
-        bit: one for bit, one in doc.get("degraded", {}).items() if one != "none"
-    }
-    meanings.setdefault(
-        "ESSENTIAL_MISSING", {"at_least": "review", "code": "ESSENTIAL_MISSING"}
-    )
+    meanings = meanings_of(doc)
     instead = [one["fallback"] for bit, one in meanings.items()
                if row[bit] and "fallback" in one]  # fmt: skip
     used = None if instead else score
@@ -122,20 +120,74 @@ def slow_decide(
         doc, row, level=level, codes=codes, event_time_us=event_time_us,
         segment=own.get("name", "other"),
     )  # fmt: skip
-    for bit, one in meanings.items():
-        if row[bit]:
-            codes.add(one["code"])
-            level = max(level, LEVELS.index(one.get("at_least", "approve")))
-    order = [*OWN, *(one["code"] for one in meanings.values())]
-    order += [one["code"] for one in doc["rules"]]
+    level = slow_meanings(doc, row, level=level, codes=codes)
     return {
         "decision": level,
         "score": math.nan if score is None else float(np.float32(score)),
-        "codes": "|".join(code for code in dict.fromkeys(order) if code in codes),
+        "codes": in_order(doc, codes),
         "model_output": row["MODEL_OUTPUT"],
         "rules": sum(1 << at for at in held),
         "segment": inside[0] + 1 if inside else 0,
     }
+
+
+def meanings_of(doc: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """List the bits that mean something."""
+    found = {bit: one for bit, one in doc.get("degraded", {}).items() if one != "none"}
+    found.setdefault(
+        "ESSENTIAL_MISSING", {"at_least": "review", "code": "ESSENTIAL_MISSING"}
+    )
+    return found
+
+
+def slow_meanings(doc: dict[str, Any], row: Row, *, level: int, codes: set[str]) -> int:
+    """Raise the level as the bits of the row require."""
+    for bit, one in meanings_of(doc).items():
+        if row[bit]:
+            codes.add(one["code"])
+            level = max(level, LEVELS.index(one.get("at_least", "approve")))
+    return level
+
+
+def in_order(doc: dict[str, Any], codes: set[str]) -> str:
+    """Join codes in the order of an answer."""
+    order = [*OWN, *(one["code"] for one in meanings_of(doc).values())]
+    order += [one["code"] for one in doc["rules"]]
+    return "|".join(code for code in dict.fromkeys(order) if code in codes)
+
+
+def slow_decide_before_model(
+    doc: dict[str, Any], row: Row, *, event_time_us: int
+) -> dict[str, Any] | None:
+    """Decide one row by the first rule with `before_model` that holds, if one does."""
+    row = {name: one for name, one in row.items() if name not in doc["labels"]}
+    row["MODEL_OUTPUT"] = False
+    names = [one["name"] for one in doc.get("segments", [])]
+    inside = [name for name, one in zip(names, doc.get("segments", []), strict=True)
+              if all_hold(one["when"], row)]  # fmt: skip
+    segment = inside[0] if inside else "other"
+    for at, rule in enumerate(doc["rules"]):
+        since, until = rule.get("from"), rule.get("until")
+        if (
+            "before_model" not in rule
+            or segment not in rule.get("segments", [segment])
+            or (since and event_time_us < time_us(since))
+            or (until and event_time_us >= time_us(until))
+            or not all_hold(rule["when"], row)
+        ):
+            continue
+        codes = {rule["code"]}
+        level = LEVELS.index(rule["before_model"])
+        level = slow_meanings(doc, row, level=level, codes=codes)
+        return {
+            "decision": level,
+            "score": math.nan,
+            "codes": in_order(doc, codes),
+            "model_output": False,
+            "rules": 1 << at,
+            "segment": names.index(segment) + 1 if inside else 0,
+        }
+    return None
 
 
 def slow_rules(
@@ -156,7 +208,7 @@ def slow_rules(
             continue
         if "until" in rule and event_time_us >= time_us(rule["until"]):
             continue
-        if not all_hold(rule["when"], row):
+        if "before_model" in rule or not all_hold(rule["when"], row):
             continue
         held.append(at)
         if "at_least" in rule:

@@ -152,6 +152,18 @@ def test_field_that_is_no_longer_sent_is_found(reference: Reference) -> None:
     assert [one.name for one in second.drifted] == ["normal"]
 
 
+def test_rows_without_a_score_are_no_drift_of_the_score(reference: Reference) -> None:
+    """A rule decided a third of them before the model; their features are compared."""
+    values = drawn(5_000, seed=12)
+    values[::3, -1] = np.nan
+    stream = release_windows(reference)
+    stream.add(rows_of(values))
+    assert not any(window.drifted for window in stream.windows)
+    score = column(stream.windows[0].verdicts, "score")
+    assert (score.missing, score.state) == (0.0, "holds")
+    assert column(stream.windows[0].verdicts, "holed").missing > 0.25
+
+
 def test_windows_do_not_depend_on_the_size_of_reads(reference: Reference) -> None:
     """The same windows are judged alike."""
     values = drawn(8_000, seed=11)

@@ -19,7 +19,7 @@ from tollgate import compiled
 from tollgate.errors import PolicyError
 from tollgate.policy import Policy, PolicyDecisions, RowFacts, load_policy
 from tollgate.policy import decide as decide_once
-from tollgate.policy.decide import _decide_compiled
+from tollgate.policy.decide import _decide_compiled, needs_model, without_model
 from tollgate.schema import (
     MISSING,
     DeclaredField,
@@ -95,13 +95,18 @@ def conditions(draw: st.DrawFn, *, scores: bool) -> dict[str, Any]:
 def rules(draw: st.DrawFn, *, segments: list[str]) -> list[dict[str, Any]]:
     """Draw up to six rules."""
     found = []
+    first = draw(st.integers(0, 2))  # before the model, where nothing refuses it
     for at in range(draw(st.integers(0, 6))):
         rule = {"name": f"rule{at}", "owner": "me", "code": f"CODE{at % 4}"}
         rule["when"] = draw(conditions(scores=True))
         raises = draw(st.booleans())
         side = draw(st.sampled_from(["review", "decline" if raises else "approve"]))
-        rule["at_least" if raises else "at_most"] = side
-        rule["stop"] = draw(st.booleans())
+        if at < first:
+            rule["when"] = draw(conditions(scores=draw(st.integers(0, 9)) == 0))
+            rule["before_model"] = draw(LEVEL)
+        else:
+            rule["at_least" if raises else "at_most"] = side
+            rule["stop"] = draw(st.booleans())
         if draw(st.booleans()):
             rule["segments"] = draw(
                 st.lists(st.sampled_from([*segments, "other"]), min_size=1, unique=True)
@@ -238,6 +243,19 @@ def decide(facts: RowFacts, *, policy: Policy) -> PolicyDecisions:
     return decided
 
 
+def require_needs(
+    facts: RowFacts, early: Any, rng: random.Random, *, policy: Policy
+) -> None:
+    """Ask for the model with no row done, with all others done, and with some done."""
+    some = np.array([rng.random() < 0.5 for _ in early])
+    for done in (np.zeros_like(early), ~early, early.copy(), some):
+        wanted = not (done | early).all()
+        assert needs_model(facts, done, policy=policy) == wanted
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(compiled, "decisions", None)
+            assert needs_model(facts, done, policy=policy) == wanted
+
+
 def require_same(one: PolicyDecisions, other: PolicyDecisions) -> None:
     """Compare types and bits of all columns."""
     for name in PolicyDecisions.__struct_fields__:
@@ -310,6 +328,13 @@ def test_columns_decide_as_rows_read_one_by_one(
         for row, chances, at in table
     ]
     np.testing.assert_equal([reported(decided, at) for at in range(30)], wanted)
+    early = without_model(facts(table, names), policy=policy)
+    assert early.tolist() == [
+        any("before_model" in doc["rules"][bit] for bit in held)
+        for held in ([b for b in range(6) if one["rules"] >> b & 1] for one in wanted)
+    ]
+    require_needs(facts(table, names), early, rng, policy=policy)
+    SEEN["before the model"] += int(early.sum())
     for at in (0, 17):
         alone = decide(facts([table[at]], names), policy=policy)
         np.testing.assert_equal(reported(alone, 0), wanted[at])
@@ -431,4 +456,4 @@ def test_enough_of_each_kind_was_seen() -> None:
     """What was compared and refused above is enough to say something."""
     if SEEN:  # it may run alone
         assert min(SEEN.values()) > 10, SEEN
-        assert len(SEEN) == 5 + (compiled.decisions is not None)
+        assert len(SEEN) == 6 + (compiled.decisions is not None)

@@ -27,7 +27,7 @@ BREAKS = {
     "both": (
         "at_most: review",
         "at_most: review\n    at_least: review",
-        "never_decline_small: needs exactly one of at_least, at_most",
+        "never_decline_small: needs exactly one of at_least, at_most, before_model",
     ),
     "twice": (
         "name: blind_and_large",

@@ -22,6 +22,7 @@ import redis
 from tritonclient.grpc import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from tests.support.policy.early_rules import CODE, UNSCORABLE, release_early_rule
 from tests.support.server.next_release import next_release
 from tollgate import Engine
 from tollgate.errors import ServerError, TollgateError
@@ -68,13 +69,18 @@ Columns = Mapping[str, npt.NDArray[Any]]
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The committed products; a busy machine's store may be late."""
+    """
+    The committed products, with a rule that decides before the model.
+
+    A busy machine's store may be late.
+    """
     copy = tmp_path_factory.mktemp("fused") / "model_repository"
     shutil.copytree(REPOSITORY, copy, ignore=shutil.ignore_patterns("__pycache__"))
     for product in PRODUCTS:
         config = copy / f"{product}_features/config.pbtxt"
         text = config.read_text()
         config.write_text(text.replace('string_value: "5"', 'string_value: "5000"'))
+    release_early_rule(copy)
     return copy
 
 
@@ -219,7 +225,7 @@ def test_answers_and_journal_have_the_same_bits(
     columns["transaction_id"][700:760] = columns["transaction_id"][100:160]  # conflicts
     columns["amount"][np.arange(5, ROWS, 97)] = -1.0
     columns["transaction_id"][np.arange(50, ROWS, 301)] = b""
-    deny(servers, repository, product, columns)
+    deny([one.store_url for one in servers.values()], repository, product, columns)
     starts = np.cumsum([0, *sizes()]).tolist()
     decided: set[bytes] = set()
     for number, (start, stop) in enumerate(itertools.pairwise(starts)):
@@ -245,15 +251,13 @@ def test_answers_and_journal_have_the_same_bits(
     assert records["fused"] == records["ensemble"]
 
 
-def deny(
-    servers: dict[Form, Embedded], repository: Path, product: str, columns: Columns
-) -> None:
-    """Put some ids on the policy's first list."""
+def deny(urls: list[str], repository: Path, product: str, columns: Columns) -> None:
+    """Put some ids on the policy's first list, in each store."""
     spec = served_spec(repository, product=product)
     policy = load_policy_of(repository / f"{product}_decision" / "1", spec)
     for one in lookup_lists(policy, product)[:1]:
-        for server in servers.values():
-            with redis.Redis.from_url(server.store_url) as store:
+        for url in urls:
+            with redis.Redis.from_url(url) as store:
                 store.sadd(one.key, *columns[one.of][:30].tolist())
 
 
@@ -263,6 +267,57 @@ def wait_journaled(
     """Wait until both journals have a record of each of these transactions."""
     for server in servers.values():
         wait_for(lambda one=server: names <= records_of(one, product).keys())
+
+
+def test_rows_decided_before_the_model_have_no_score(
+    servers: dict[Form, Embedded], repository: Path
+) -> None:
+    """Alone and among others; the journal has no probabilities of them either."""
+    columns = dict(columns_of(repository, "fraud", 24, seed=31))
+    columns["transaction_id"] = np.array(
+        [f"early-{row}".encode() for row in range(24)], np.object_
+    )
+    columns["customer_id"] = np.array(
+        [b"early" if row % 3 else b"usual" for row in range(24)], np.object_
+    )
+    urls = [one.store_url for one in servers.values()]
+    deny(urls, repository, "fraud", {"customer_id": np.array([b"early"])})
+    early = np.arange(24) % 3 > 0
+    for rows in (slice(0, 1), slice(1, 2), slice(2, 24)):
+        part = {name: column[rows] for name, column in columns.items()}
+        answers = {form: ask(one, "fraud", part) for form, one in servers.items()}
+        assert answers["fused"] == answers["ensemble"]
+        _, answer = answers["fused"]
+        score = np.frombuffer(answer["score"][2], np.float32)
+        assert np.isnan(score).tolist() == early[rows].tolist()
+        codes = [one == [CODE.encode()] for one in answer["reason_codes"][2]]
+        declined = [one == [b"decline"] for one in answer["decision"][2]]
+        assert codes == declined == early[rows].tolist()
+        assert not any(np.frombuffer(answer["degraded"][2], np.uint32) & (1 << 6))
+    wait_journaled(servers, "fraud", {*columns["transaction_id"].tolist()})
+    records = {form: records_of(one, "fraud") for form, one in servers.items()}
+    for row, name in enumerate(columns["transaction_id"].tolist()):
+        assert records["fused"][name] == records["ensemble"][name]
+        stored = dict(one for one in records["fused"][name] if isinstance(one, tuple))
+        chances = np.frombuffer(stored["probabilities"], np.float32)
+        assert np.isnan(chances).all() == np.isnan(chances).any() == early[row]
+
+
+def test_a_batch_decided_before_the_model_skips_it(
+    servers: dict[Form, Embedded], repository: Path
+) -> None:
+    """The model fails on these amounts, so a request without an error skipped it."""
+    urls = [one.store_url for one in servers.values()]
+    deny(urls, repository, "fraud", {"customer_id": np.array([b"early"])})
+    columns = dict(columns_of(repository, "fraud", 3, seed=32))
+    columns["amount"] = np.full(3, UNSCORABLE + 1.0)
+    columns["customer_id"] = np.array([b"early", b"early", b"usual"], np.object_)
+    both = {name: column[:2] for name, column in columns.items()}
+    _, answer = ask(servers["fused"], "fraud", both, dry_run=True)
+    assert answer["decision"][2] == [[b"decline"], [b"decline"]]
+    for form, request in (("ensemble", both), ("fused", columns)):
+        _, text = ask(servers[form], "fraud", request, dry_run=True)
+        assert "onnxruntime" in text
 
 
 def test_errors_are_the_same(servers: dict[Form, Embedded], repository: Path) -> None:
@@ -330,6 +385,7 @@ def test_the_engine_in_this_process_has_the_same_bits(
         EmbeddedRedis(tmp_path) as store,
         Engine.open(repository, product=product, store=store.url) as engine,
     ):
+        deny([store.url, servers["fused"].store_url], repository, product, columns)
         found = engine.decide(columns)
     for start in range(0, 640, 32):
         rows = slice(start, start + 32)

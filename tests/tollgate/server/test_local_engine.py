@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ import pytest
 import redis
 
 from tests.support.checkout import checkout_environment
+from tests.support.policy.early_rules import UNSCORABLE, release_early_rule
 from tollgate import Engine
 from tollgate.errors import InputError, JournalError, SetupError
 from tollgate.journal.decision_record import decode_chunk
@@ -253,6 +255,26 @@ def test_credit_is_decided_with_some_of_its_fields() -> None:
         found = engine.decide(rows)
     assert (found["degraded"] & np.uint32(Degraded.FIELD_MISSING)).all()
     assert found["error"].tolist() == ["", ""]
+
+
+def test_rows_decided_before_the_model_skip_it(tmp_path: Path) -> None:
+    """The model fails on these amounts; with one row that needs it, the call fails."""
+    copy = tmp_path / "model_repository"
+    shutil.copytree(REPOSITORY, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    release_early_rule(copy)
+    rows = purchases(3) | {"amount": [UNSCORABLE + 1.0] * 3}
+    rows["customer_id"] = ["early", "early", "usual"]
+    with (
+        EmbeddedRedis(tmp_path) as store,
+        Engine.open(copy, product="fraud", store=store.url) as engine,
+    ):
+        with redis.Redis.from_url(store.url) as server:
+            server.sadd("tollgate:fraud:list:stolen_cards", "early")
+        found = engine.decide({name: column[:2] for name, column in rows.items()})
+        assert found["decision"].tolist() == ["decline"] * 2
+        assert np.isnan(found["score"]).all()
+        with pytest.raises(Exception, match="out of data bounds"):
+            engine.decide(rows)
 
 
 def test_no_rows_give_empty_columns() -> None:

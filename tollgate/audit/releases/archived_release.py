@@ -36,11 +36,12 @@ class JournalExcerpt(msgspec.Struct, frozen=True):
 
 
 class RuleExcerpt(msgspec.Struct, frozen=True):
-    """Name, reason code and owner of a rule, as records need them."""
+    """Keys of a rule that records need."""
 
     name: str
     code: str = ""
     owner: str = ""
+    before_model: str | None = None
 
 
 class ScoreExcerpt(msgspec.Struct, frozen=True):
@@ -70,6 +71,13 @@ class PolicyExcerpt(msgspec.Struct, frozen=True):
     reasons: dict[str, str] = {}
     lists: tuple[ListExcerpt, ...] = ()
     journal: JournalExcerpt = JournalExcerpt()
+
+    @property
+    def early_rules(self) -> int:
+        """Return the bits of the rules that decide before the model."""
+        return sum(
+            1 << at for at, one in enumerate(self.rules) if one.before_model is not None
+        )
 
     def scores(self) -> Score | None:
         """

@@ -36,7 +36,7 @@ from tollgate.engine.batches import decide_in_batches
 from tollgate.errors import TollgateError
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.features.windows.entity_entries import MISSING
-from tollgate.policy import PolicyDecisions, RowFacts
+from tollgate.policy import PolicyDecisions, RowFacts, without_model
 from tollgate.repository.releases.release_file import spec_hash_text
 from tollgate.schema import Decision, Degraded
 
@@ -339,6 +339,9 @@ def _again(own: pl.DataFrame, found: _Decider, part: ReleaseReplay) -> list[Diff
         classes = facts.probabilities.shape[1]
         part.problem = f"has {computed.shape[1]} classes, its records have {classes}"
         return []
+    # The record of a row that a rule decides before the model has no probabilities.
+    early = without_model(facts, policy=found.release.policy)
+    computed[early] = np.nan
     near = near_rows(facts.probabilities, computed, found.tolerance)
     # Probabilities within the tolerance count as equal. Then the policy must agree
     # exactly on the recorded ones.

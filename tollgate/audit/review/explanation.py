@@ -57,14 +57,15 @@ class ExplainedRecord(msgspec.Struct, frozen=True):
         release: Release that decided.
         decided: Time of the decision, UTC.
         decision: Decision as a word.
-        score: Score; None without a usable one.
+        score: Score; None without a usable one, or if a rule decided before the model.
         codes: Reason codes of the answer, with their texts.
         degraded: Degraded bits of the answer, described.
         rules: Rules that matched, with code and owner.
-        threshold: Thresholds that applied; None if unknown.
+        threshold: Thresholds that applied; None if unknown, or if none did.
         unexplained: Reason for missing contributions; empty if there are some.
         expected: Margin of the score before any feature is known.
-        contributions: Contributions by absolute size, largest first.
+        contributions: Contributions by absolute size, largest first; empty, though
+            explained, if a rule decided before the model.
         reasons: Reasons to report to a person; empty for an approval.
         has_notice: True if the policy defines a notice.
     """
@@ -154,6 +155,7 @@ def _with_policy(
     decided = decide_in_batches(facts_of(row, release.spec), policy=policy).decisions
     at = int(decided.segment[0])
     levels = policy.thresholds[at]
+    threshold = Threshold(policy.segments[at], levels.review, levels.decline)
     return msgspec.structs.replace(
         found,
         codes=[
@@ -166,7 +168,7 @@ def _with_policy(
             for bit, rule in enumerate(policy.rules)
             if values["rules"] >> bit & 1
         ],
-        threshold=Threshold(policy.segments[at], levels.review, levels.decline),
+        threshold=None if policy.unscored(decided.rules)[0] else threshold,
         has_notice=policy.notice is not None,
     )
 
@@ -178,18 +180,19 @@ def _with_contributions(
     explainer: ReleaseExplainer,
 ) -> ExplainedRecord:
     facts = facts_of(row, explainer.spec)
-    if not explainer.reproduces(facts.features, facts.probabilities)[0]:
+    exact, (amounts,) = explainer.explain(facts)
+    if not exact[0]:
         problem = "the record's probabilities are not those of the release's model"
         return msgspec.structs.replace(found, unexplained=problem)
-    amounts = explainer.contributions(facts.features)[0]
+    scored = not np.isnan(facts.probabilities).all()
     order = np.argsort(-np.abs(amounts), kind="stable").tolist()
     names = explainer.spec.feature_names
     return msgspec.structs.replace(
         found,
-        expected=explainer.expected,
+        expected=explainer.expected if scored else 0.0,
         contributions=[
             Contribution(names[at], float(facts.features[0, at]), float(amounts[at]))
-            for at in order
+            for at in (order if scored else ())
         ],
         reasons=[]
         if found.decision == "approve"

@@ -12,6 +12,7 @@ from tollgate.errors import RepositoryError
 from tollgate.explanation import Explainer
 from tollgate.features.spec.description import feature_text, window_text
 from tollgate.features.spec.spec_definition import FeatureSpec
+from tollgate.policy import RowFacts, without_model
 from tollgate.policy.reason_sentences import Reason, select_reasons
 from tollgate.repository.models.artifact_file import TOLERANCE
 
@@ -67,6 +68,19 @@ class ReleaseExplainer:
             away = np.abs(answers - probabilities)
         near: npt.NDArray[np.bool_] = (away <= TOLERANCE).all(axis=1)
         return near
+
+    def explain(self, facts: RowFacts) -> tuple[npt.NDArray[np.bool_], F64]:
+        """
+        Return which recorded rows can be explained, bool [N], and the contributions.
+
+        A rule with `before_model` explains a row without probabilities: all its
+        contributions are 0. The probabilities of any other row must be reproduced.
+        """
+        early = without_model(facts, policy=self.policy)
+        early &= np.isnan(facts.probabilities).all(axis=1)
+        amounts = self.contributions(facts.features)
+        amounts[early] = 0.0
+        return early | self.reproduces(facts.features, facts.probabilities), amounts
 
     def reasons(self, codes: Sequence[str], contributions: F64) -> tuple[Reason, ...]:
         """Choose the reasons to report for one row."""

@@ -140,7 +140,7 @@ def _checks(
 ) -> Found:
     """Run every check for which the release's archived files suffice."""
     yield _clock(table)
-    yield _probabilities(table)
+    yield _probabilities(table, archived.policy if archived else None)
     yield _twins(table, known)
     if archived is None:
         return
@@ -167,7 +167,9 @@ def _clock(table: pl.DataFrame) -> tuple[str, Bool, dict[int, str]]:
     return "clock", rows, details
 
 
-def _probabilities(table: pl.DataFrame) -> tuple[str, Bool, dict[int, str]]:
+def _probabilities(
+    table: pl.DataFrame, policy: PolicyExcerpt | None
+) -> tuple[str, Bool, dict[int, str]]:
     names = [name for name in table.columns if name.startswith(PROBABILITY)]
     values = table.select(names).to_numpy()
     consented = table["consent"].to_numpy()
@@ -175,6 +177,10 @@ def _probabilities(table: pl.DataFrame) -> tuple[str, Bool, dict[int, str]]:
     with np.errstate(invalid="ignore"):
         valid = ((values >= 0) & (values <= 1)).all(axis=1)
         valid &= np.abs(values.sum(axis=1) - 1) <= SUM_TOLERANCE
+    if policy is not None:
+        # A row that a rule decides before the model has none, and no other row does.
+        early = (table["rules"].to_numpy() & np.uint64(policy.early_rules)) != 0
+        valid = np.where(early, np.isnan(values).all(axis=1), valid)
     return "probabilities", consented & ~reported & ~valid, {}
 
 
@@ -218,8 +224,8 @@ def _score(
     if made is None or len(names) != len(policy.labels):
         return "score", np.zeros(len(table), np.bool_), {}
     wanted = made.of(table.select(names).to_numpy()).astype(np.float32)
-    # A policy may set no score because of the model's output or a degraded bit, so NaN
-    # is correct.
+    # A policy may set no score because of the model's output, a degraded bit or a rule,
+    # so NaN is correct.
     wrong = (score != wanted) & ~np.isnan(score)
     details = {
         row: f"score {score[row]:.9g}, of the probabilities {wanted[row]:.9g}"

@@ -129,10 +129,9 @@ def _reasons(
             facts = facts_of(rows, explainer.spec)
         except KeyError:  # columns do not fit the spec
             return pl.DataFrame(schema=_SCHEMA), len(own)
-        exact = explainer.reproduces(facts.features, facts.probabilities)
+        exact, amounts = explainer.explain(facts)
         rows = rows.filter(pl.Series(exact))
-        amounts = explainer.contributions(facts.features[exact])
-        lines = list(_lines(rows, amounts, explainer))
+        lines = list(_lines(rows, amounts[exact], explainer))
     table = pl.DataFrame(lines, schema=_SCHEMA, orient="row")
     return table, len(own) - len(rows)
 

@@ -689,6 +689,8 @@ def _print(found: ExplainedRecord) -> None:
         console.result(f"{bit.name}: {bit.value}")
     if found.unexplained:
         console.result(f"no exact contributions: {found.unexplained}")
+    elif not found.contributions:
+        console.result("no feature contributed: the rule decided before the model")
     else:
         _print_contributions(found)
     reasons = [one.text for one in found.reasons] or [

@@ -170,14 +170,12 @@ class FusedStep(FeatureStep):
         """
         Return the probabilities of all rows, and which rows the challenger decides.
 
-        A row that is bad, or has a stored decision, needs none: nothing of them would
-        reach its answer or the journal. A batch of such rows skips the model.
+        A batch in which no row needs any skips the model.
         """
         context, tensors = scored.context, scored.tensors
         canary = self._decision.stage.canary
         chosen = None if canary is None else canary.rows(context)
-        settled = (context["earlier_length"] > 0) | (context["bad"] > 0)
-        if settled.all():
+        if not self._decision.stage.needs_model(context, tensors[FEATURES]):
             return np.zeros((len(context), self._labels), np.float32), chosen
         probabilities = self._model.probabilities(_vectors(self._model, tensors))
         if chosen is not None and self._challenger is not None and chosen.any():
