@@ -5,31 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-MAX_ROWS = 32  # of a request, and of a batch
-
-
-class BadRows(Exception):
-    """Rows that break a rule, each with an error message."""
-
-    def __init__(self, errors: dict[int, str]) -> None:
-        super().__init__(
-            "\n".join(f"row {row}: {text}" for row, text in errors.items())
-        )
-
-
-class _Answers(Protocol):
-    """Answers to N rows, or a part of them."""
-
-    def __getitem__(self, rows: slice, /) -> _Answers: ...
-
+from loadtests.baseline.service import MAX_ROWS, Answers, BadRows
 
 Row = TypeVar("Row")
-Answers = TypeVar("Answers", bound=_Answers)
 
 
-class Gatherer(Generic[Row, Answers]):
+class Gatherer(Generic[Row]):
     """
     Decides all rows that arrived during the previous batch, without any other delay.
 
@@ -85,5 +68,5 @@ class Gatherer(Generic[Row, Answers]):
             start = 0
             for rows, answer in batch:
                 if not answer.cancelled():
-                    answer.set_result(answers[start : start + len(rows)])
+                    answer.set_result(answers.part(start, start + len(rows)))
                 start += len(rows)

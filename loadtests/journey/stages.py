@@ -124,10 +124,9 @@ def run_stages(
                 if name in OWN_LAYOUT:
                     OWN_LAYOUT[name](history, redis.url)
                     compact_store(redis.url)
-                service = stack.enter_context(
-                    serve_service(name, redis, repository=repository, folder=state)
+                stages[name] = stack.enter_context(
+                    _serve_service(name, redis, repository=repository, folder=state)
                 )
-                stages[name] = _http(service, redis)
             if name not in OWN_LAYOUT:
                 read = stream_read(stages[name].store_url, product="fraud")
                 stack.enter_context(read)
@@ -153,23 +152,6 @@ def _filled_store(
     return state / "redis"
 
 
-def _http(service: Service, redis: EmbeddedRedis) -> Stage:
-    def require_alive() -> None:
-        for worker in service.workers:
-            if not worker.alive():
-                raise ServerError(worker.name, f"died: {worker.status()}")
-
-    return Stage(
-        name=service.name,
-        url=service.url,
-        pids=tuple(worker.pid for worker in service.workers),
-        store_pid=redis.pid,
-        store_url=redis.url,
-        batches=lambda: (0, 0),
-        require_alive=require_alive,
-    )
-
-
 def _form(name: str, server: Embedded) -> Stage:
     def require_alive() -> None:
         if not server.triton.alive():
@@ -193,38 +175,16 @@ def _form(name: str, server: Embedded) -> Stage:
     )
 
 
-# Start a service of the baseline, with one worker or several, and its own Redis.
-
-
 _START_S = 60.0
 _GRACE_S = 10.0
-LOG = "service.log"
-
-
-class Service(msgspec.Struct, frozen=True):
-    """
-    A running service.
-
-    Attributes:
-        name: Its stage: naive, standalone, lean or gathered.
-        url: "host:port", HTTP/1.1.
-    """
-
-    name: str
-    url: str
-    workers: tuple[Child, ...]
 
 
 @contextmanager
-def serve_service(
+def _serve_service(
     name: str, redis: EmbeddedRedis, *, repository: Path, folder: Path
-) -> Iterator[Service]:
+) -> Iterator[Stage]:
     """
-    Serve one stage until the context ends.
-
-    Args:
-        name: Name of the stage, as in Service.
-        redis: Its store, filled in the layout of the service.
+    Serve a service of the baseline until the context ends, with one worker or several.
 
     Raises:
         ServerError: It does not start.
@@ -243,26 +203,36 @@ def serve_service(
         MODEL_VARIABLE: str(model),
         REPOSITORY_VARIABLE: str(repository),
     }
+    workers: list[Child] = []
+
+    def require_alive() -> None:
+        for worker in workers:
+            if not worker.alive():
+                raise ServerError(worker.name, f"died: {worker.status()}")
+
+    log = folder / "service.log"
     app = f"loadtests.baseline.{name}.app:app"
     with ExitStack() as stack:
-        workers = []
-        for _ in range(_processes(name)):
+        for _ in range(1 if name == "naive" else len(os.sched_getaffinity(0))):
             worker = Child(
                 [sys.executable, "-m", "loadtests.baseline.worker", app, str(port)],
                 name=f"baseline {name}",
                 env=environment,
-                log=folder / LOG,
+                log=log,
             )
             stack.callback(worker.stop, grace_s=_GRACE_S)
             workers.append(worker)
         for worker in workers:
-            _wait(worker, port, folder / LOG)
-        yield Service(name, f"127.0.0.1:{port}", tuple(workers))
-
-
-def _processes(name: str) -> int:
-    """Return the number of workers: one for the first, else one per core."""
-    return 1 if name == "naive" else len(os.sched_getaffinity(0))
+            _wait(worker, port, log)
+        yield Stage(
+            name=name,
+            url=f"127.0.0.1:{port}",
+            pids=tuple(worker.pid for worker in workers),
+            store_pid=redis.pid,
+            store_url=redis.url,
+            batches=lambda: (0, 0),
+            require_alive=require_alive,
+        )
 
 
 def _wait(worker: Child, port: int, log: Path) -> None:

@@ -7,8 +7,9 @@ The `lean` service with batching: it decides all pending requests in one batch.
 from __future__ import annotations
 
 from loadtests.baseline.gatherer import Gatherer
-from loadtests.baseline.lean.service import service
-from loadtests.baseline.lean.work import Work
+from loadtests.baseline.lean.work import Purchase, Work
+from loadtests.baseline.service import service
 
 work = Work()
-app = service(work, decide=Gatherer(work.decide).decide)
+decide = Gatherer(work.decide).decide
+app = service(Purchase, decide=decide, begin=work.begin, end=work.end)

@@ -6,8 +6,8 @@ The fastest service written by hand: each request alone, one worker per core.
 
 from __future__ import annotations
 
-from loadtests.baseline.lean.service import service
-from loadtests.baseline.lean.work import Work
+from loadtests.baseline.lean.work import Purchase, Work
+from loadtests.baseline.service import service
 
 work = Work()
-app = service(work, decide=work.decide)
+app = service(Purchase, decide=work.decide, begin=work.begin, end=work.end)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from loadtests.baseline.gatherer import BadRows
+from loadtests.baseline.service import Answers, BadRows
 from tollgate.engine.row_batches import fingerprints
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.policy.decide import PolicyDecisions
@@ -29,18 +28,6 @@ Ids = dict[str, list[bytes]]
 Array = npt.NDArray[Any]
 
 _WORDS = [level.name.lower() for level in Decision]
-
-
-class Answers(msgspec.Struct, frozen=True, eq=False):
-    """Answers to N rows, as columns."""
-
-    decision: list[str]
-    score: list[float]
-    reason_codes: list[list[str]]
-
-    def __getitem__(self, rows: slice) -> Answers:
-        """Return the answers to some rows."""
-        return Answers(self.decision[rows], self.score[rows], self.reason_codes[rows])
 
 
 def context_of(

@@ -12,16 +12,15 @@ import msgspec
 import numpy as np
 
 from loadtests.baseline import environment
-from loadtests.baseline.gatherer import BadRows
 from loadtests.baseline.lean.link import Link
 from loadtests.baseline.lean.rows import (
-    Answers,
     Array,
     Ids,
     answers_of,
     context_of,
     note_earlier,
 )
+from loadtests.baseline.service import Answers, BadRows
 from tollgate.engine.decision_stage import row_marks
 from tollgate.engine.onnx_session import OnnxSession
 from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec

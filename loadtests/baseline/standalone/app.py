@@ -18,11 +18,11 @@ import msgspec
 import numpy as np
 import onnxruntime
 import redis.asyncio
-from fastapi import FastAPI, Request, Response
 
 from loadtests.baseline import environment
-from loadtests.baseline.gatherer import MAX_ROWS, Gatherer
+from loadtests.baseline.gatherer import Gatherer
 from loadtests.baseline.naive.rules import decide
+from loadtests.baseline.service import Answers, service
 from loadtests.baseline.standalone.history import (
     ENTRY,
     FEATURES,
@@ -64,15 +64,6 @@ class Purchase(msgspec.Struct, gc=False):
     event_time: int
 
 
-class Answer(msgspec.Struct, gc=False):
-    """Answer to a purchase."""
-
-    decision: str
-    score: float
-    reason_codes: list[str]
-
-
-app = FastAPI(openapi_url=None)
 store = redis.asyncio.Redis.from_url(environment.store_url())
 remember = store.register_script(SCRIPT)
 threads = onnxruntime.SessionOptions()
@@ -83,13 +74,9 @@ model = onnxruntime.InferenceSession(
 journal = logging.getLogger("decisions")
 journal.addHandler(logging.FileHandler(environment.folder() / "decisions.log"))
 journal.setLevel(logging.INFO)
-read_one = msgspec.json.Decoder(Purchase).decode
-read_many = msgspec.json.Decoder(
-    Annotated[list[Purchase], msgspec.Meta(min_length=1, max_length=MAX_ROWS)]
-).decode
 
 
-async def decide_rows(purchases: list[Purchase]) -> list[Answer]:
+async def decide_rows(purchases: list[Purchase]) -> Answers:
     """Decide up to 32 purchases in order, with one round trip to Redis."""
     cents = [round(one.amount * 100) for one in purchases]
     histories = await _remember(purchases, cents)
@@ -102,16 +89,19 @@ async def decide_rows(purchases: list[Purchase]) -> list[Answer]:
         )
     inputs = {"features": vectors.astype(np.float32)}
     scores = model.run(["probabilities"], inputs)[0][:, 1].tolist()
-    answers = []
+    decisions, codes = [], []
     for vector, score, history in zip(vectors.tolist(), scores, histories, strict=True):
         customer, terminal, stolen = history
         features = dict(zip(FEATURES, vector, strict=True))
         new = ENTRY.itemsize in (len(customer), len(terminal))
         decision, reasons = decide(features, score=score, stolen=stolen, new=new)
-        answers.append(Answer(decision, score, reasons))
-    records = zip(purchases, vectors.tolist(), answers, strict=True)
-    journal.info("%s", b"\n".join(map(msgspec.json.encode, records)).decode())
-    return answers
+        decisions.append(decision)
+        codes.append(reasons)
+    rows = (purchases, vectors.tolist(), decisions, scores, codes)
+    journal.info(
+        "%s", b"\n".join(map(msgspec.json.encode, zip(*rows, strict=True))).decode()
+    )
+    return Answers(decisions, scores, codes)
 
 
 async def _remember(
@@ -137,30 +127,9 @@ async def _remember(
     ]
 
 
-gatherer = Gatherer(decide_rows)
-
-
-async def decide_one(request: Request) -> Response:
-    """Decide one purchase."""
-    try:
-        purchase = read_one(await request.body())
-    except msgspec.MsgspecError as error:
-        return Response(str(error), status_code=422, media_type="text/plain")
-    (answer,) = await gatherer.decide([purchase])
-    return Response(msgspec.json.encode(answer), media_type="application/json")
-
-
-async def decide_many(request: Request) -> Response:
-    """Decide a list of purchases; answer in columns."""
-    try:
-        purchases = read_many(await request.body())
-    except msgspec.MsgspecError as error:
-        return Response(str(error), status_code=422, media_type="text/plain")
-    answers = await gatherer.decide(purchases)
-    names = Answer.__struct_fields__
-    columns = {name: [getattr(one, name) for one in answers] for name in names}
-    return Response(msgspec.json.encode(columns), media_type="application/json")
-
-
-app.add_route("/decide", decide_one, methods=["POST"])
-app.add_route("/decide/batch", decide_many, methods=["POST"])
+app = service(
+    Purchase,
+    decide=Gatherer(decide_rows).decide,
+    begin=store.ping,
+    end=store.aclose,
+)

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from loadtests.baseline.gatherer import BadRows, Gatherer
-from loadtests.baseline.lean.rows import Answers
+from loadtests.baseline.gatherer import Gatherer
 from loadtests.baseline.lean.work import Purchase
+from loadtests.baseline.service import Answers, BadRows
 
 
 def purchase(name: str) -> Purchase:

@@ -2,9 +2,7 @@
 The HTTP routes: FastAPI, with few of its features.
 
 The service does not use FastAPI's handling of typed arguments: its routes are plain
-ones of Starlette. msgspec reads and writes the bodies; a decision makes one round trip
-to Redis, which blocks no thread; onnxruntime runs the model in the same process;
-features, policy and journal are our own library.
+ones of Starlette. msgspec reads and writes the bodies.
 """
 
 from __future__ import annotations
@@ -12,18 +10,42 @@ from __future__ import annotations
 import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from fastapi import FastAPI, Request, Response
 from redis.exceptions import RedisError
 
-from loadtests.baseline.gatherer import MAX_ROWS, BadRows
-from loadtests.baseline.lean.rows import Answers
-from loadtests.baseline.lean.work import Purchase, Work
-
-Decide = Callable[[list[Purchase]], Awaitable[Answers]]
+MAX_ROWS = 32  # of a request, and of a batch
 
 _JSON = "application/json"
+
+Purchase = TypeVar("Purchase")
+
+
+class BadRows(Exception):
+    """Rows that break a rule, each with an error message."""
+
+    def __init__(self, errors: dict[int, str]) -> None:
+        super().__init__(
+            "\n".join(f"row {row}: {text}" for row, text in errors.items())
+        )
+
+
+class Answers(msgspec.Struct, frozen=True, eq=False):
+    """Answers to N rows, as columns."""
+
+    decision: list[str]
+    score: list[float]
+    reason_codes: list[list[str]]
+
+    def part(self, start: int, stop: int) -> Answers:
+        """Return the answers to some rows."""
+        return Answers(
+            self.decision[start:stop],
+            self.score[start:stop],
+            self.reason_codes[start:stop],
+        )
 
 
 class Answer(msgspec.Struct, gc=False):
@@ -34,27 +56,36 @@ class Answer(msgspec.Struct, gc=False):
     reason_codes: list[str]
 
 
-def service(work: Work, *, decide: Decide) -> FastAPI:
+def service(
+    purchase: type[Purchase],
+    *,
+    decide: Callable[[list[Purchase]], Awaitable[Answers]],
+    begin: Callable[[], Awaitable[Any]],
+    end: Callable[[], Awaitable[Any]],
+) -> FastAPI:
     """
     Make the application of one worker.
 
     Args:
-        work: State of the worker; starts and ends with the application.
+        purchase: Type of a row, as msgspec reads it.
         decide: Decides the rows of one request.
+        begin: Prepares the worker before its first request.
+        end: Closes what it opened.
     """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await work.begin()
+        await begin()
         # The garbage collector need not scan the objects of the start again.
         gc.collect()
         gc.freeze()
         yield
-        await work.end()
+        await end()
 
     app = FastAPI(lifespan=lifespan, openapi_url=None)
-    read_one = msgspec.json.Decoder(Purchase).decode
-    read_many = msgspec.json.Decoder(list[Purchase]).decode
+    rows = Annotated[list[purchase], msgspec.Meta(min_length=1, max_length=MAX_ROWS)]
+    read_one = msgspec.json.Decoder(purchase).decode
+    read_many = msgspec.json.Decoder(rows).decode
     write = msgspec.json.Encoder().encode
 
     async def decide_one(request: Request) -> Response:
@@ -67,11 +98,7 @@ def service(work: Work, *, decide: Decide) -> FastAPI:
 
     async def decide_many(request: Request) -> Response:
         try:
-            purchases = read_many(await request.body())
-            if not 0 < len(purchases) <= MAX_ROWS:
-                problem = f"{len(purchases)} rows; 1 to {MAX_ROWS} are allowed"
-                raise msgspec.ValidationError(problem)
-            answers = await decide(purchases)
+            answers = await decide(read_many(await request.body()))
         except (msgspec.MsgspecError, BadRows, RedisError) as error:
             return _refused(error)
         return Response(write(answers), media_type=_JSON)
