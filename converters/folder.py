@@ -22,7 +22,6 @@ from converters.parity.parity import Comparison
 from tollgate.errors import InputError, RepositoryError
 from tollgate.explanation import EXPLAIN_FILE, encode_explanation
 from tollgate.repository.atomic import replace_file, sync_directory
-from tollgate.repository.hashes import hash_file
 from tollgate.repository.models.artifact_file import (
     Artifact,
     Distribution,
@@ -30,7 +29,6 @@ from tollgate.repository.models.artifact_file import (
     MadeFrom,
     Source,
     Training,
-    require_same_files,
 )
 from tollgate.repository.models.model_files import MODEL_FILE
 from tollgate.repository.models.speed import us_per_row
@@ -98,46 +96,12 @@ def write_artifact(artifact: Artifact, version: Path) -> Path:
     """
     path = version / ARTIFACT_FILE
     encoded = msgspec.json.encode(artifact)
-    _decoded(encoded, path)
+    try:
+        msgspec.json.decode(encoded, type=Artifact)
+    except msgspec.DecodeError as error:
+        raise RepositoryError(path, str(error)) from error
     replace_file(path, msgspec.json.format(encoded, indent=2) + b"\n")
     return path
-
-
-def _decoded(text: bytes, path: Path) -> Artifact:
-    try:
-        artifact = msgspec.json.decode(text, type=Artifact)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RepositoryError(path, str(error)) from error
-    for name in ("source", "graph", "created"):  # a server reads a record without them
-        if getattr(artifact, name) is None:
-            raise RepositoryError(path, "is missing", where=name)
-    return artifact
-
-
-def read_artifact(version: Path) -> Artifact:
-    """
-    Read a version directory's record and verify the hashes of the files it names.
-
-    Raises:
-        RepositoryError: The record or a file it names is missing, the record lacks a
-            field or has a wrong one, or a file has changed.
-    """
-    path = version / ARTIFACT_FILE
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise RepositoryError(path, f"cannot be read: {error.strerror}") from error
-    artifact = _decoded(text, path)
-    model = version / MODEL_FILE
-    found = hash_file(model)
-    if found != artifact.sha256:
-        raise RepositoryError(
-            model,
-            f"has SHA-256 {found[:12]}…, {ARTIFACT_FILE} names "
-            f"{artifact.sha256[:12]}…: it is another model, or damaged",
-        )
-    require_same_files(version, artifact.files)
-    return artifact
 
 
 # Plot a proof: the differences between the scores, and one score against the other.

@@ -7,17 +7,17 @@ import pytest
 from sklearn.tree import DecisionTreeClassifier
 
 from converters.conversion import convert_model
-from converters.folder import read_artifact
 from converters.parity.runner import onnx_runner
 from converters.purpose import purpose_of
 from converters.sample import Sample
 from converters.sources.worker import model_of
 from converters.training import PARAMETERS, train_xgboost
+from tests.support.converters.artifact_record import read_record
 from tollgate.errors import ConversionError, InputError, RepositoryError
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.pipeline import publish_and_release
 from tollgate.repository.releases.release_file import read_release, verify_release
-from tollgate.repository.releases.rendering import plan_load
+from tollgate.repository.releases.rendering import merged_configs
 from tollgate.repository.releases.served_versions import read_served, require_spec
 
 
@@ -71,7 +71,7 @@ def test_a_published_model_is_the_release(model, rows, repository, spec):
     assert (release.actor, release.reason) == ("tollgate", "first model")
     assert read_release(repository, product="fraud") == release
     verify_release(repository, release)
-    assert [load.name for load in plan_load(repository, product="fraud")] == [
+    assert [load.name for load in merged_configs(repository, product="fraud")] == [
         "fraud_features",
         "fraud_model",
         "fraud_decision",
@@ -91,7 +91,7 @@ def test_the_record_says_where_the_model_comes_from(model, rows, repository, spe
     """Framework, parameters, features, spec, proof and training rows."""
     features, label = rows
     released(model, rows, repository)
-    record = read_artifact(repository / "fraud_model" / "1")
+    record = read_record(repository / "fraud_model" / "1")
     assert record.features == spec.feature_names
     assert record.spec_hash == f"{spec.spec_hash:016x}"
     assert (record.source.framework, record.source.classes) == ("xgboost", (0, 1))

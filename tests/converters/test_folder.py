@@ -11,11 +11,11 @@ import pytest
 from converters.folder import (
     QUANTILES,
     describe_training,
-    read_artifact,
     write_artifact,
 )
 from converters.model import plain_parameters
 from converters.parity.parity import Disagreement, ParityReport
+from tests.support.converters.artifact_record import read_record
 from tollgate.errors import RepositoryError
 from tollgate.repository.models import artifact_file as served
 from tollgate.repository.models.artifact_file import Artifact, Graph, Source
@@ -74,14 +74,14 @@ def version(tmp_path):
 
 def test_what_is_written_is_what_is_read(version):
     """All fields survive, tuples and floats included."""
-    found = read_artifact(version)
+    found = read_record(version)
     assert found == record(sha256=found.sha256)
 
 
 def test_records_of_before_are_still_read():
     """The committed model's record is older than most of the fields."""
     committed = Path(__file__).parents[2] / "model_repository" / "fraud_model" / "1"
-    found = read_artifact(committed)
+    found = read_record(committed)
     assert found.training.origin == "training"
     assert found.parity[0].passed
     served.require_proof(committed)
@@ -112,7 +112,7 @@ def test_infinite_features_and_parameters_are_written_in_words(tmp_path):
         sha256=hashlib.sha256(MODEL).hexdigest(), training=training, source=source
     )
     write_artifact(given, tmp_path)
-    assert read_artifact(tmp_path) == given
+    assert read_record(tmp_path) == given
 
 
 def test_the_server_reads_the_part_it_needs(version):
@@ -120,7 +120,7 @@ def test_the_server_reads_the_part_it_needs(version):
     found = served.read_artifact(version)
     assert found.spec_hash == "00c36f8242c6fa06"
     assert found.features == ("amount", "risk")
-    assert found.sha256 == read_artifact(version).sha256
+    assert found.sha256 == read_record(version).sha256
 
 
 def test_the_file_is_indented_json_that_ends_with_a_newline(version):
@@ -129,44 +129,6 @@ def test_the_file_is_indented_json_that_ends_with_a_newline(version):
     assert text.startswith('{\n  "sha256"')
     assert text.endswith("}\n")
     assert json.loads(text)["training"]["quantiles"] == list(QUANTILES)
-
-
-def test_a_record_of_another_model_is_refused(version):
-    """One changed byte is enough; both hashes are shown."""
-    (version / "model.onnx").write_bytes(MODEL + b"!")
-    with pytest.raises(RepositoryError, match="is another model, or damaged"):
-        read_artifact(version)
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda fields: fields.pop("spec_hash"), "missing required field `spec_hash`"),
-        (lambda fields: fields.update(spec_hash="12"), "spec_hash"),
-        (lambda fields: fields.update(surprise=1), "unknown field `surprise`"),
-        (lambda fields: fields["source"].update(trees="many"), "source.trees"),
-    ],
-)
-def test_a_damaged_record_is_refused_with_the_field(version, change, words):
-    """The message names the file and the field."""
-    path = version / "artifact.json"
-    fields = json.loads(path.read_text())
-    change(fields)
-    path.write_text(json.dumps(fields))
-    with pytest.raises(RepositoryError) as caught:
-        read_artifact(version)
-    assert str(caught.value).startswith(f"{path}: ")
-    assert words in str(caught.value)
-
-
-def test_a_missing_record_or_model_is_refused(version):
-    """Either alone is worth nothing."""
-    (version / "model.onnx").unlink()
-    with pytest.raises(RepositoryError, match=r"model\.onnx: cannot be read"):
-        read_artifact(version)
-    (version / "artifact.json").unlink()
-    with pytest.raises(RepositoryError, match=r"artifact\.json: cannot be read"):
-        read_artifact(version)
 
 
 def test_distributions_count_gaps_and_list_observed_values():
@@ -193,14 +155,3 @@ def test_a_feature_without_any_value_has_no_quantiles():
     assert training.features["a"].quantiles == ()
     assert training.features["a"].missing == 1
     assert msgspec.json.encode(training)
-
-
-@pytest.mark.parametrize("field", ["source", "graph", "created"])
-def test_a_record_without_its_origin_is_refused(version, field):
-    """A server does without these fields, a reader of the whole record does not."""
-    path = version / "artifact.json"
-    fields = json.loads(path.read_text())
-    del fields[field]
-    path.write_text(json.dumps(fields))
-    with pytest.raises(RepositoryError, match=rf"{field}.*is missing"):
-        read_artifact(version)

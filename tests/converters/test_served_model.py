@@ -10,7 +10,8 @@ from converters.sample import Sample
 from converters.sources.worker import model_of
 from converters.training import train_xgboost
 from tollgate.pipeline import publish_and_release
-from tollgate.repository.releases.rendering import plan_load
+from tollgate.repository.configs import to_json
+from tollgate.repository.releases.rendering import merged_configs
 from tollgate.server.triton.control import infer, load_model
 from tollgate.server.triton.launcher import TritonServer
 
@@ -34,8 +35,8 @@ def test_served_probabilities_are_those_of_the_published_file(
     published = (repository / "fraud_model" / "1" / "model.onnx").read_bytes()
     expected = onnx_runner(published)(features)
     (config,) = (
-        load.config_json
-        for load in plan_load(repository, product="fraud")
+        to_json(load)
+        for load in merged_configs(repository, product="fraud")
         if load.name == "fraud_model"
     )
     with TritonServer(repository, state=tmp_path / "state", store_url="") as server:

@@ -18,11 +18,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 from xgboost import XGBClassifier
 
-from converters.folder import read_artifact
 from converters.onnx.from_sklearn import onnx_from_sklearn
 from converters.parity.proof import prove
 from converters.sources.files.formats import format_of
 from converters.sources.opening import open_source
+from tests.support.converters.artifact_record import read_record
 from tollgate.errors import TollgateError
 from tollgate.explanation import read_explanation
 
@@ -173,7 +173,7 @@ def test_a_pickle_of_another_release_is_said_to_be_one(linear, rows, tmp_path):
     status, said = run("convert", path, "--out", out, "--trust-pickle")
     assert status == 0, said
     assert f"written by scikit-learn {older.decode()}, read by" in said
-    assert read_artifact(out).source.written_by == older.decode()
+    assert read_record(out).source.written_by == older.decode()
     card = (out / "card.md").read_text()
     assert "which does not promise the same answers" in card
 
@@ -280,7 +280,7 @@ def test_the_command_writes_all_or_nothing(boosted, rows, tmp_path):
     ]
     assert (out / "parity.png").read_bytes().startswith(b"\x89PNG")
     named = hashlib.sha256((out / "explain.npz").read_bytes()).hexdigest()
-    assert read_artifact(out).files == {"explain.npz": named}
+    assert read_record(out).files == {"explain.npz": named}
     assert read_explanation(out / "explain.npz").trees is not None
     status, said = run("convert", source, "--out", out)
     assert (status, said.count("\n")) == (2, 1)

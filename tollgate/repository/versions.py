@@ -140,24 +140,6 @@ def list_versions(repository: Path, step: str) -> list[int]:
     )
 
 
-def publish_version(repository: Path, *, step: str, source: Path) -> int:
-    """
-    Copy a directory into the repository as the next version of a step.
-
-    Args:
-        source: Directory with the files of the version; Python's byte code is left out.
-
-    Returns:
-        The new version's number, one above the highest existing one.
-
-    Raises:
-        RepositoryError: There is no such step, the source is not a directory or is
-            empty, or the files cannot be copied; the repository is unchanged.
-    """
-    with staged_version(repository, step=step, source=source) as staged:
-        return place_version(staged, repository=repository, step=step)
-
-
 @contextmanager
 def staged_version(repository: Path, *, step: str, source: Path) -> Iterator[Staging]:
     """

@@ -8,11 +8,12 @@ from xgboost import XGBClassifier
 
 from converters.compression.compress import Shrinking
 from converters.conversion import convert_model
-from converters.folder import read_artifact, write_converted
+from converters.folder import write_converted
 from converters.parity.runner import onnx_runner
 from converters.purpose import Purpose
 from converters.sample import Sample
 from converters.sources.worker import model_of
+from tests.support.converters.artifact_record import read_record
 from tollgate.errors import InputError, TradeError
 from tollgate.repository.models.artifact_file import Gate, require_proof
 
@@ -91,7 +92,7 @@ def test_a_quantised_model_is_a_trade_behind_the_proof(linear, sample, tmp_path)
     assert [one.kind for one in record.trades] == ["quantize"]
     assert record.trades[0].max_delta > 0
     assert record.parity_of == "before quantize"
-    assert read_artifact(tmp_path / "out") == record
+    assert read_record(tmp_path / "out") == record
     assert record.targets == ("24.10",)
     assert not (tmp_path / "out" / "explain.npz").exists()
     kinds = {node.op_type for node in onnx.load_from_string(found.model).graph.node}

@@ -6,14 +6,13 @@ import shutil
 from pathlib import Path
 
 import pytest
-from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig, ModelInstanceGroup
 
 from tollgate.errors import InputError, RepositoryError
 from tollgate.repository.configs import config_path, read_config
 from tollgate.repository.lint.product_rules import check
 from tollgate.repository.product_models import read_product
-from tollgate.repository.releases.rendering import plan_load, render
+from tollgate.repository.releases.rendering import merged_configs, render
 from tollgate.repository.snapshot import RepositorySnapshot
 
 MODEL = "fraud_model"
@@ -54,9 +53,9 @@ def test_nothing_of_the_default_file_is_kept(repository: Path) -> None:
 def test_the_plan_pins_the_release_into_it(repository: Path) -> None:
     """Configuration by name, versions by release: both are in what is loaded."""
     name_config(repository, "slow", delay_us=9_000)
-    loads = plan_load(repository, product="fraud", config_name="slow")
+    loads = merged_configs(repository, product="fraud", config_name="slow")
     (load,) = (one for one in loads if one.name == MODEL)
-    config = json_format.Parse(load.config_json, ModelConfig())
+    config = load
     assert config.dynamic_batching.max_queue_delay_microseconds == 9_000
     assert list(config.version_policy.specific.versions) == [1]
     rendered = render(repository, "fraud", config_name="slow")

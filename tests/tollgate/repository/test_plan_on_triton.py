@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tollgate.repository.configs import CONFIG_FILE
+from tests.support.server.published_version import publish_version
+from tollgate.repository.configs import CONFIG_FILE, to_json
 from tollgate.repository.releases.activation import compose_release
 from tollgate.repository.releases.release_file import (
     Release,
     read_release,
     write_release,
 )
-from tollgate.repository.releases.rendering import plan_load, render
+from tollgate.repository.releases.rendering import merged_configs, render
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.repository.versions import publish_version
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.triton import control
 from tollgate.server.triton.launcher import TritonServer
@@ -44,8 +44,8 @@ def served(models: Path) -> Iterator[TritonServer]:
         EmbeddedRedis(state) as redis,
         TritonServer(models, state=state, store_url=redis.url) as triton,
     ):
-        for load in plan_load(models, product="fraud"):
-            control.load_model(triton, load.name, config=load.config_json)
+        for load in merged_configs(models, product="fraud"):
+            control.load_model(triton, load.name, config=to_json(load))
         yield triton
 
 
@@ -83,8 +83,8 @@ def test_running_server_moves_to_the_next_release(
 ) -> None:
     """The versions of both releases stay loaded, the ensemble pins the new one."""
     release = _release_same_model_again(models)
-    for load in plan_load(models, product="fraud"):
-        control.load_model(served, load.name, config=load.config_json)
+    for load in merged_configs(models, product="fraud"):
+        control.load_model(served, load.name, config=to_json(load))
     assert len(release.loaded_versions("fraud_model")) == 2
     _assert_runs(served, release)
 

@@ -10,7 +10,7 @@ import pytest
 from tollgate.repository.hashes import PLAN_FILE, hash_file, plan_record
 from tollgate.repository.lint.product_rules import check
 from tollgate.repository.models.model_files import PlanRecord
-from tollgate.repository.releases.rendering import plan_load
+from tollgate.repository.releases.rendering import merged_configs
 from tollgate.repository.snapshot import RepositorySnapshot
 
 
@@ -50,7 +50,7 @@ def test_a_plan_of_this_model_is_sound(repository: Path, plan: Path) -> None:
     """Plan and record belong to no release, so the release still holds."""
     assert found(repository) == []
     assert check(RepositorySnapshot(repository), product="fraud") == []
-    assert plan_load(repository, product="fraud", config_name="tensorrt")
+    assert merged_configs(repository, product="fraud", config_name="tensorrt")
 
 
 def test_without_a_plan_the_command_that_builds_it_is_named(repository: Path) -> None:

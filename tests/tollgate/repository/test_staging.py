@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tollgate.repository.lint.product_rules import check
-from tollgate.repository.releases.rendering import plan_load
+from tollgate.repository.releases.rendering import merged_configs
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import remove_leftovers, staging
 
@@ -73,11 +73,11 @@ def test_leftovers_inside_a_repository_are_ignored_and_removed(
     repository: Path,
 ) -> None:
     """Where the repository is a mount of its own, staging happens inside it."""
-    plan = plan_load(repository, product="fraud")
+    plan = merged_configs(repository, product="fraud")
     leftover = repository / ".publish-x1"
     (leftover / "version").mkdir(parents=True)
     (leftover / "version" / "model.onnx").write_text("half")
     assert check(RepositorySnapshot(repository), product="fraud") == []
-    assert plan_load(repository, product="fraud") == plan
+    assert merged_configs(repository, product="fraud") == plan
     remove_leftovers(repository)
     assert not leftover.exists()

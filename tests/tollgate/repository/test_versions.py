@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.server.published_version import publish_version
 from tollgate.errors import RepositoryError
-from tollgate.repository.versions import list_versions, publish_version
+from tollgate.repository.versions import list_versions
 
 
 @pytest.fixture
@@ -100,11 +101,15 @@ def test_full_disk_leaves_nothing(place: Path, source: Path) -> None:
 import resource, signal
 from pathlib import Path
 from tollgate.errors import RepositoryError
-from tollgate.repository.versions import publish_version
+from tollgate.repository.versions import staged_version
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))  # bytes: half of table.bin
 try:
-    publish_version(Path({str(place)!r}), step="step", source=Path({str(source)!r}))
+    staging = staged_version(
+        Path({str(place)!r}), step="step", source=Path({str(source)!r})
+    )
+    with staging:
+        print("staged")
 except RepositoryError as exc:
     print(exc.problem.partition(": /")[0])
 """

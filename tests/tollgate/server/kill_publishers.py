@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 from tollgate.repository.lint.product_rules import check
-from tollgate.repository.releases.rendering import plan_load
+from tollgate.repository.releases.rendering import merged_configs
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import PREFIX, list_versions
 from tollgate.server.publishing import publish
@@ -98,7 +98,7 @@ def run(folder: Path, *, kills: int, dry_load: bool, seed: int) -> dict[str, obj
             for number in set(after) - set(before)
         )
         assert (repository / "fraud" / "release.json").read_bytes() == release
-        assert len(plan_load(repository, product="fraud")) == 4
+        assert len(merged_configs(repository, product="fraud")) == 4
     whole_run_s(source, repository, dry_load=dry_load)  # cleans up
     found["unsound"] = len(check(RepositorySnapshot(repository), product="fraud"))
     found["half"] += sum(

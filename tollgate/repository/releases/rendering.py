@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.policy import Policy
-from tollgate.repository.configs import merge, to_json, to_text
+from tollgate.repository.configs import merge, to_text
 from tollgate.repository.product_models import read_product
 from tollgate.repository.releases.release_file import (
     Challenger,
@@ -81,17 +80,21 @@ def decision_parameters(release: str, spec: FeatureSpec, spec_hash: str) -> Para
     return parameters
 
 
-class PlannedLoad(msgspec.Struct, frozen=True):
-    """A model to load, and the configuration to load it with (JSON)."""
-
-    name: str
-    config_json: str
-
-
-def _merged_configs(
-    repository: Path, product: str, *, config_name: str
+def merged_configs(
+    repository: Path, product: str, *, config_name: str = ""
 ) -> list[ModelConfig]:
-    """Merge release and configurations, in the order in which models are loaded."""
+    """
+    Verify a product's release, and merge it with the configurations.
+
+    Returns:
+        Configurations of the steps in data order, then of the ensemble.
+
+    Raises:
+        RepositoryError: A file cannot be read, or the release does not fit the
+            repository.
+        SpecError: The features.yaml cannot be used.
+        PolicyError: The policy.yaml cannot be used.
+    """
     release = read_release(repository, product=product)
     models = read_product(repository, product, config_name=config_name)
     require_steps(release_path(repository, product), release.versions, product=models)
@@ -114,35 +117,17 @@ def _merged_configs(
     return [*merged, merge(models.ensemble, pins=release.versions)]
 
 
-def plan_load(
-    repository: Path, *, product: str, config_name: str = ""
-) -> list[PlannedLoad]:
-    """
-    Verify a product's release; list steps in data order, then the ensemble, to load.
-
-    Raises:
-        RepositoryError: A file cannot be read, or the release does not fit the
-            repository.
-        SpecError: The features.yaml cannot be used.
-        PolicyError: The policy.yaml cannot be used.
-    """
-    return [
-        PlannedLoad(name=config.name, config_json=to_json(config))
-        for config in _merged_configs(repository, product, config_name=config_name)
-    ]
-
-
 def render(repository: Path, product: str, *, config_name: str = "") -> dict[str, str]:
     """
     Print the merged configurations, for a Triton that Tollgate does not run.
 
     Returns:
-        Text of a config.pbtxt per model, in the order of `plan_load`.
+        Text of a config.pbtxt per model, in the order of `merged_configs`.
 
     Raises:
-        RepositoryError: As `plan_load`.
+        RepositoryError: As `merged_configs`.
     """
     return {
         config.name: to_text(config)
-        for config in _merged_configs(repository, product, config_name=config_name)
+        for config in merged_configs(repository, product, config_name=config_name)
     }

@@ -9,10 +9,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from google.protobuf import json_format, text_format
+from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.features.spec.feature_spec import load_spec
+from tollgate.repository.configs import to_json
 from tollgate.repository.releases.activation import compose_release
 from tollgate.repository.releases.release_file import (
     Challenger,
@@ -20,7 +21,7 @@ from tollgate.repository.releases.release_file import (
     release_path,
     write_release,
 )
-from tollgate.repository.releases.rendering import plan_load, render
+from tollgate.repository.releases.rendering import merged_configs, render
 from tollgate.repository.snapshot import RepositorySnapshot
 
 STEPS = ("fraud_features", "fraud_model", "fraud_decision")
@@ -52,11 +53,9 @@ def test_plan_is_the_merge_in_load_order(second: Path) -> None:
     """Steps in the order of the data, then the ensemble, each with its merge."""
     release = read_release(second, product="fraud")
     spec = load_spec(second / "fraud_features/1/features.yaml")
-    plan = plan_load(second, product="fraud")
+    plan = merged_configs(second, product="fraud")
     assert [load.name for load in plan] == [*STEPS, "fraud"]
-    configs = {
-        load.name: json_format.Parse(load.config_json, ModelConfig()) for load in plan
-    }
+    configs = {load.name: load for load in plan}
     kept = {
         step: list(configs[step].version_policy.specific.versions) for step in STEPS
     }
@@ -99,16 +98,14 @@ def test_challenger_is_kept_loaded(second: Path) -> None:
         2,
         5,
     ]
-    model = json_format.Parse(
-        plan_load(second, product="fraud")[1].config_json, ModelConfig()
-    )
+    model = merged_configs(second, product="fraud")[1]
     assert list(model.version_policy.specific.versions) == [1, 2, 5]
 
 
 def test_planning_writes_nothing(second: Path) -> None:
     """The configurations belong to their owners: planning leaves every file alone."""
     before = {path: path.read_bytes() for path in second.rglob("*") if path.is_file()}
-    plan_load(second, product="fraud")
+    merged_configs(second, product="fraud")
     rendered = render(second, "fraud")
     after = {path: path.read_bytes() for path in second.rglob("*") if path.is_file()}
     assert after == before
@@ -118,14 +115,14 @@ def test_planning_writes_nothing(second: Path) -> None:
 def test_rendered_text_is_the_plan(second: Path) -> None:
     """What a plain Triton is given is what ours is given."""
     rendered = render(second, "fraud")
-    for load in plan_load(second, product="fraud"):
-        planned = json_format.Parse(load.config_json, ModelConfig())
+    for load in merged_configs(second, product="fraud"):
+        planned = load
         assert text_format.Parse(rendered[load.name], ModelConfig()) == planned
 
 
 def test_plan_is_the_same_text_each_time(second: Path) -> None:
     """Equal state gives equal strings, so that a change can be told."""
-    assert plan_load(second, product="fraud") == plan_load(second, product="fraud")
+    assert render(second, "fraud") == render(second, "fraud")
 
 
 def test_roles_come_from_tensors_not_names(repository: Path) -> None:
@@ -143,9 +140,9 @@ def test_roles_come_from_tensors_not_names(repository: Path) -> None:
         for old, new in renamed.items():
             text = text.replace(old, new)
         path.write_text(text)
-    plan = plan_load(repository, product="fraud")
+    plan = merged_configs(repository, product="fraud")
     assert [load.name for load in plan] == ["alpha", "beta", "gamma", "fraud"]
-    assert ["expected_spec_hash" in load.config_json for load in plan] == [
+    assert ["expected_spec_hash" in to_json(load) for load in plan] == [
         False,
         False,
         True,

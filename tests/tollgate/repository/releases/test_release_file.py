@@ -20,7 +20,7 @@ from tollgate.repository.releases.release_file import (
     verify_release,
     write_release,
 )
-from tollgate.repository.releases.rendering import plan_load
+from tollgate.repository.releases.rendering import merged_configs
 
 STEPS = ("fraud_features", "fraud_model", "fraud_decision")
 Edit = Callable[[str, str, str], None]
@@ -84,7 +84,7 @@ def test_missing_version_is_named(repository: Path) -> None:
     """A version that is not there is named by step and number."""
     _change(repository, versions=dict.fromkeys(STEPS, 1) | {"fraud_model": 4})
     with pytest.raises(RepositoryError) as raised:
-        plan_load(repository, product="fraud")
+        merged_configs(repository, product="fraud")
     assert raised.value.where == "fraud_model"
     assert raised.value.problem == "version 4 is not in the repository"
 
@@ -93,7 +93,7 @@ def test_missing_previous_version_is_named(repository: Path) -> None:
     """What is kept for a roll-back must be there too."""
     _change(repository, previous=dict.fromkeys(STEPS, 1) | {"fraud_decision": 3})
     with pytest.raises(RepositoryError, match="fraud_decision: version 3 is not in"):
-        plan_load(repository, product="fraud")
+        merged_configs(repository, product="fraud")
 
 
 def test_changed_file_is_named_with_both_hashes(repository: Path) -> None:
@@ -103,7 +103,7 @@ def test_changed_file_is_named_with_both_hashes(repository: Path) -> None:
     path.write_text(path.read_text() + "\n")
     now = hashlib.sha256(path.read_bytes()).hexdigest()
     with pytest.raises(RepositoryError) as raised:
-        plan_load(repository, product="fraud")
+        merged_configs(repository, product="fraud")
     assert raised.value.where == "hashes: fraud_decision/1/policy.yaml"
     assert raised.value.problem == (
         f"the file has changed: release {was[:12]}…, file {now[:12]}…"

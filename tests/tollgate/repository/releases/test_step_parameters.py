@@ -12,9 +12,10 @@ import pytest
 from tollgate.errors import PolicyError
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.features.spec.spec_definition import Field
+from tollgate.repository.configs import to_json
 from tollgate.repository.hashes import hash_version
 from tollgate.repository.releases.release_file import read_release, write_release
-from tollgate.repository.releases.rendering import decision_parameters, plan_load
+from tollgate.repository.releases.rendering import decision_parameters, merged_configs
 from tollgate.repository.releases.served_versions import served_policy
 from tollgate.schema import read_fields
 from tollgate.store.id_lists import LookupList, read_lists
@@ -33,9 +34,9 @@ def released(repository: Path) -> None:
 
 def parameters(repository: Path, step: str) -> dict[str, str]:
     """Take the parameters that a step is loaded with."""
-    for one in plan_load(repository, product="fraud"):
+    for one in merged_configs(repository, product="fraud"):
         if one.name == step:
-            told = json.loads(one.config_json)["parameters"]
+            told = json.loads(to_json(one))["parameters"]
             return {name: value["string_value"] for name, value in told.items()}
     raise AssertionError(step)
 
@@ -68,7 +69,7 @@ def test_a_list_of_an_input_that_is_not_there_is_not_loaded(
     edit(POLICY, "of: customer_id", "of: card_id")
     released(repository)
     with pytest.raises(PolicyError, match=r"stolen_cards\.of: 'card_id' is none of"):
-        plan_load(repository, product="fraud")
+        merged_configs(repository, product="fraud")
 
 
 def test_decision_step_is_told_the_fields_of_the_spec(spec_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.server.published_version import publish_version
 from tollgate.errors import ObjectChanged, RepositoryError
 from tollgate.repository.releases.activation import activate, compose_next
 from tollgate.repository.releases.release_file import read_release
@@ -19,7 +20,7 @@ from tollgate.repository.remote.mirror import Mirror
 from tollgate.repository.remote.objects import Objects
 from tollgate.repository.remote.working_copy import WorkingCopy
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.repository.versions import list_versions, publish_version
+from tollgate.repository.versions import list_versions
 
 _NUMBERS = itertools.count()
 
