@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from converters.baseline import Kind, train_baseline
+from converters.baseline import train_baseline
 from converters.conversion import convert_model
 from converters.converted import Converted
 from converters.purpose import Purpose
@@ -43,8 +43,6 @@ def train_credit(
     spec: FeatureSpec,
     purpose: Purpose,
     held_out: int,
-    seed: int = 0,
-    kind: Kind = "boosting",
 ) -> Converted:
     """
     Train, convert and prove a model; the last rows are held out to evaluate it.
@@ -52,7 +50,6 @@ def train_credit(
     Args:
         frame: Applications in the order of time, with `label`, and the attributes that
             the policy calls sensitive.
-        kind: Kind of model; only boosting supports MONOTONE.
 
     Raises:
         InputError: The table lacks a column, or cannot be trained on.
@@ -66,9 +63,8 @@ def train_credit(
         features[train],
         history.label[train],
         spec=spec,
-        seed=seed,
-        kind=kind,
-        monotone=MONOTONE if kind == "boosting" else {},
+        seed=0,
+        monotone=MONOTONE,
     )
     sensitive = tuple(one for one in purpose.sensitive if one in frame.columns)
     return convert_model(

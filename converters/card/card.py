@@ -251,7 +251,8 @@ def _spec_hash(artifact: Artifact) -> Cell:
     return Name(artifact.spec_hash)
 
 
-def _list(found: Sequence[object], *, most: int = _SHOWN_CATEGORIES) -> Cell:
+def _list(found: Sequence[object]) -> Cell:
+    most = _SHOWN_CATEGORIES
     more = f", and {count(len(found) - most)} more" if len(found) > most else ""
     return Name(", ".join(map(str, found[:most])) + more)
 

@@ -29,6 +29,7 @@ from tollgate.errors import ArgumentError, ConversionError
 from tollgate.repository.models.artifact_file import Trade
 
 HIDDEN = (64, 32)
+SEED = 0  # seed of the copies and of the network
 HELD_BACK = 5  # hold out one row in so many
 ROWS = 200_000  # training rows: the sample and its copies
 SWAPPED = 0.2  # share of a copy's values that come from another row
@@ -95,7 +96,6 @@ def distill(
     *,
     judge: Judge,
     hidden: tuple[int, ...] = HIDDEN,
-    seed: int = 0,
 ) -> Distilled:
     """
     Fit a student and measure it on the held-out rows.
@@ -105,7 +105,6 @@ def distill(
         judge: The sample, of 200 rows or more; labels are used to evaluate, not to
             learn.
         hidden: Number of units of each hidden layer.
-        seed: Seed of the copies and of the network.
 
     Raises:
         InputError: The sample has too few rows.
@@ -123,8 +122,8 @@ def distill(
         label=None if judge.label is None else np.asarray(judge.label)[held_out],
         thresholds=judge.thresholds,
     )
-    pipeline = fitted(teacher, rows, hidden=hidden, seed=seed)
-    student = Student(pipeline, teacher=teacher.facts, seed=seed)
+    pipeline = fitted(teacher, rows, hidden=hidden, seed=SEED)
+    student = Student(pipeline, teacher=teacher.facts, seed=SEED)
     layers = "x".join(str(units) for units in hidden)
     trade = weigh(
         teacher.convert(),

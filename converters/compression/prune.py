@@ -10,7 +10,6 @@ on one half of them and evaluates on the other.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import msgspec
 import numpy as np
@@ -60,7 +59,6 @@ def prune(
     *,
     judge: Judge,
     gate: Gate,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Pruned:
     """
     Prune a model as requested; with labels, compare it with other prunings.
@@ -72,7 +70,6 @@ def prune(
         judge: Rows to measure on; a sweep needs their labels, of two classes.
         gate: Loss that `auto` may cause. A pruning requested by number is not checked
             against it here: see `trade.require`.
-        progress: Called with (done, in all).
 
     Raises:
         InputError: `wanted` is no pruning, or `auto` without labels.
@@ -97,7 +94,7 @@ def prune(
         return Pruned(model=smaller, trade=trade, sweep=None)
     halves = halved(judge) if pruning is None else None
     chooser = judge if halves is None else halves[0]
-    swept = sweep(model, requested=pruning, judge=chooser, gate=gate, progress=progress)
+    swept = sweep(model, requested=pruning, judge=chooser, gate=gate)
     point = swept.points[swept.chosen]
     smaller = model.pruned(trees=point.trees, depth=point.depth)
     trade = point.trade

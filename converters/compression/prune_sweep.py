@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,7 +82,6 @@ def sweep(
     requested: Pruning | None,
     judge: Judge,
     gate: Gate,
-    progress: Callable[[int, int], None] | None = None,
 ) -> Sweep:
     """
     Try shares of the trees with shares of the depth, and the requested pruning.
@@ -96,9 +94,7 @@ def sweep(
     first = Pruning(trees, None) if requested is None else requested
     note = ""
     measured_models: dict[tuple[int, int | None], tuple[bytes, Answers, str]] = {}
-    for number, one in enumerate(dict.fromkeys([first, *tried])):
-        if progress is not None:
-            progress(number, len(tried))
+    for one in dict.fromkeys([first, *tried]):
         try:
             smaller = model.pruned(trees=one.trees, depth=one.depth)
         except ConversionError as error:

@@ -101,9 +101,9 @@ def build(
         )
     ]
     features = np.empty((len(history), len(spec.features)), np.float64)
-    for first in range(0, len(history), _ROWS_AT_ONCE):
-        part = slice(first, first + _ROWS_AT_ONCE)
-        features[part] = assemble.assemble(
+
+    def vectors(part: slice) -> F64:
+        return assemble.assemble(
             spec,
             cents=history.cents[part],
             time_us=history.event_time_us[part],
@@ -111,19 +111,21 @@ def build(
             fields={name: one[part] for name, one in history.fields.items()},
             tables={name: one[part] for name, one in table_numbers.items()},
         )
+
+    for first in range(0, len(history), _ROWS_AT_ONCE):
+        part = slice(first, first + _ROWS_AT_ONCE)
+        features[part] = vectors(part)
     if spec.hook is not None and len(history):
-        _prove_rows(spec, spec.hook, history, features, sums=sums, tables=table_numbers)
+        _prove_rows(spec, spec.hook, features, vectors=vectors)
     return features
 
 
 def _prove_rows(
     spec: FeatureSpec,
     hook: Hook,
-    history: History,
     features: F64,
     *,
-    sums: Sequence[Sums],
-    tables: TableColumns,
+    vectors: Callable[[slice], F64],
 ) -> None:
     """
     Check that purchases have the same vector alone as among all others.
@@ -131,17 +133,8 @@ def _prove_rows(
     Raises:
         HookError: The hook returns different values for one of them.
     """
-    for row in np.unique(np.linspace(0, len(history) - 1, _ROWS_ALONE).astype(int)):
-        part = slice(row, row + 1)
-        alone = assemble.assemble(
-            spec,
-            cents=history.cents[part],
-            time_us=history.event_time_us[part],
-            sums=[one.part(part) for one in sums],
-            fields={name: one[part] for name, one in history.fields.items()},
-            tables={name: one[part] for name, one in tables.items()},
-        )
-        (found,), among = alone, features[row]
+    for row in np.unique(np.linspace(0, len(features) - 1, _ROWS_ALONE).astype(int)):
+        (found,), among = vectors(slice(row, row + 1)), features[row]
         same = (found == among) | (np.isnan(found) & np.isnan(among))
         if not same.all():
             at = int(np.argmin(same))

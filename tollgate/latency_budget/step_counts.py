@@ -15,6 +15,7 @@ import msgspec
 from tollgate.latency_budget.step_batches import Batches
 from tollgate.server.triton.control import Reachable, connected, steps_by_public_name
 
+_TIMEOUT_S = 5.0
 _WORK = ("compute_input", "compute_infer", "compute_output")
 
 
@@ -66,9 +67,7 @@ class Counts(msgspec.Struct, frozen=True):
         return Counts(*(now - then for now, then in pairs))
 
 
-def counts_of(
-    server: Reachable, models: Sequence[str], *, timeout_s: float = 5.0
-) -> Mapping[str, Counts]:
+def counts_of(server: Reachable, models: Sequence[str]) -> Mapping[str, Counts]:
     """
     Read the counts of a server.
 
@@ -77,7 +76,7 @@ def counts_of(
     """
     with connected(server) as client:
         answer = client.get_inference_statistics(
-            headers=server.admin_headers, as_json=True, client_timeout=timeout_s
+            headers=server.admin_headers, as_json=True, client_timeout=_TIMEOUT_S
         )
     return counts_of_answer({"model_stats": steps_by_public_name(answer)}, models)
 

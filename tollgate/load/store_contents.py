@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,13 +52,7 @@ def simulated_history(
     return history_of(frame, spec=spec, source="simulated history")
 
 
-def fill_store(
-    spec: FeatureSpec,
-    history: History,
-    *,
-    store_url: str,
-    progress: Callable[[int, int], None] | None = None,
-) -> None:
+def fill_store(spec: FeatureSpec, history: History, *, store_url: str) -> None:
     """
     Apply a history and its labels, as a feed does.
 
@@ -67,14 +60,10 @@ def fill_store(
         StoreError: The store has no answer.
     """
     online = OnlineFeatures(spec, RedisStore(store_url, deadline_s=_LOAD_DEADLINE_S))
-    done = 0
     for span in spans(spec, history):
         if len(span.labels):
             online.label(labels_of(spec, history, span.labels))
         online.load(purchases_of(spec, history, span.purchases))
-        done += len(span.purchases)
-        if progress:
-            progress(done, len(history))
 
 
 def compact_store(store_url: str) -> None:

@@ -21,7 +21,6 @@ def split(
     time_us: npt.NDArray[np.int64],
     spec: FeatureSpec,
     label_delay_us: int = 0,
-    seed: int = 0,
 ) -> tuple[Bool, Bool]:
     """
     Divide rows into those to learn from and those to judge on.
@@ -35,7 +34,6 @@ def split(
         time_us: Times of the rows, µs; int64 [N].
         spec: The product's features.
         label_delay_us: Time from a row until its outcome is known, µs.
-        seed: Seed of the random choice.
 
     Returns:
         Masks of the rows to learn from and of those to judge on; bool [N] each.
@@ -44,7 +42,7 @@ def split(
         InputError: Labels have a delay, and no row of one outcome is left before the
             rows to judge on.
     """
-    test = held_out(label, time_us=time_us, seed=seed)
+    test = held_out(label, time_us=time_us)
     past = known_before(test, label, time_us=time_us, label_delay_us=label_delay_us)
     longest_us = max((one.windows_us[-1] for one in spec.entities), default=0)
     complete = past & (time_us >= time_us.min() + longest_us)
@@ -81,9 +79,7 @@ def known_before(
     return known
 
 
-def held_out(
-    label: npt.NDArray[np.int8], *, time_us: npt.NDArray[np.int64], seed: int = 0
-) -> Bool:
+def held_out(label: npt.NDArray[np.int8], *, time_us: npt.NDArray[np.int64]) -> Bool:
     """
     Choose a fifth of the rows to judge a model on; bool [N].
 
@@ -92,7 +88,7 @@ def held_out(
     drawn at random.
     """
     test = _newest_fifth(label, time_us)
-    return _random_fifth(label, np.random.default_rng(seed)) if test is None else test
+    return _random_fifth(label, np.random.default_rng(0)) if test is None else test
 
 
 def describe(test: Bool, *, time_us: npt.NDArray[np.int64]) -> str:

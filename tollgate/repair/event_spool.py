@@ -3,7 +3,7 @@ Write purchases to local disk that the store did not apply, or maybe not.
 
 A request never waits for the disk: purchases go to a thread, which writes them into
 segments (spool_segments.py), one file per process. A process that is killed
-loses the purchases that it took within the last `flush_s` and those that it was just
+loses the purchases that it took within the last `FLUSH_S` and those that it was just
 writing; purchases that arrive while disk or memory are full are refused, and counted.
 """
 
@@ -48,7 +48,6 @@ class PurchaseSpool:
     Args:
         folder: Folder of the spool; created when missing, readable for this user alone.
         spec_path: The features.yaml that scores them.
-        flush_s: Shortest interval between two waits for the disk.
         most_waiting: Most rows to queue in memory.
         most_bytes: Largest size of the folder.
 
@@ -66,7 +65,6 @@ class PurchaseSpool:
         folder: Path,
         spec_path: Path,
         *,
-        flush_s: float = FLUSH_S,
         most_waiting: int = MOST_WAITING,
         most_bytes: int = MOST_BYTES,
     ) -> None:
@@ -76,7 +74,6 @@ class PurchaseSpool:
         text = spec_path.read_text("utf-8")
         self._head = (spec.product, f"{spec.state_hash:016x}", text)
         self._hook = spec.hook.source if spec.hook else ""
-        self._flush_s = flush_s
         self._most_waiting = most_waiting
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
@@ -132,7 +129,7 @@ class PurchaseSpool:
             self._write_batches(taken)
         self._close_when_due()
         if taken:
-            self._ended.wait(self._flush_s)
+            self._ended.wait(FLUSH_S)
 
     def _end(self) -> None:
         """Write all queued purchases, and close the segment even if that fails."""

@@ -81,7 +81,6 @@ class Supervisor:
         products: The products that it serves; not yet started.
         recycling: Limits at which a working step is restarted.
         fault: Called with each fault, after its repair succeeded or failed.
-        flapping: Decides when to give up.
 
     Attributes:
         draining: True if it is about to stop: not ready, whatever the health probes
@@ -98,7 +97,6 @@ class Supervisor:
         products: Sequence[SupervisedProduct],
         recycling: Recycling,
         fault: Callable[[Fault], None],
-        flapping: Flapping | None = None,
     ) -> None:
         self.draining = False
         self.products = tuple(products)
@@ -111,7 +109,7 @@ class Supervisor:
         self._recovery = Recovery(
             [one.health_probe for one in self.products],
             fault=fault,
-            flapping=flapping or Flapping(),
+            flapping=Flapping(),
         )
         self._product_supervisors = [
             ProductSupervisor(

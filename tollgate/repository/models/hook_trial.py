@@ -49,16 +49,13 @@ class Tried(msgspec.Struct, frozen=True):
     problem: str = ""
 
 
-def prove_hook(
-    path: Path, *, timeout_s: float = TIMEOUT_S, budget_us: float = BUDGET_US
-) -> float | None:
+def prove_hook(path: Path, *, timeout_s: float = TIMEOUT_S) -> float | None:
     """
     Try the hook of a features.yaml; return its median time, µs, or None without one.
 
     Args:
         path: The features.yaml.
         timeout_s: Maximum time of a process, seconds.
-        budget_us: Maximum median time of a batch of 32 rows, µs.
 
     Raises:
         SpecError: The features.yaml cannot be used.
@@ -76,9 +73,9 @@ def prove_hook(
         problem = "gives other numbers in another process: it hangs on more than a row"
         raise HookError(spec.hook.path, problem)
     took_us = min(one.took_us for one in (first, *others))
-    if took_us > budget_us:
+    if took_us > BUDGET_US:
         problem = (
-            f"takes {took_us:.0f} µs for {MAX_BATCH_ROWS} rows, {budget_us:.0f} are "
+            f"takes {took_us:.0f} µs for {MAX_BATCH_ROWS} rows, {BUDGET_US:.0f} are "
             "allowed: every answer would wait for it"
         )
         raise HookError(spec.hook.path, problem)

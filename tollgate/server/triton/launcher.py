@@ -184,7 +184,6 @@ class TritonServer:
         grpc_port: TCP port; 0 takes a free one.
         metrics_port: TCP port of Prometheus metrics; 0 takes a free one.
         host: Address of both. Any address but loopback opens an unpatched server.
-        log_verbose: Triton's own level.
         model_config_name: Named configuration that a model is loaded with if the call
             contains none.
         cache_mb: Memory for Triton's response cache, MB; 0: none. It caches for models
@@ -214,7 +213,6 @@ class TritonServer:
         grpc_port: int = 0,
         metrics_port: int = 0,
         host: str = "127.0.0.1",
-        log_verbose: int = 0,
         model_config_name: str = "",
         cache_mb: int = 0,
         allocator: str = "",
@@ -228,7 +226,6 @@ class TritonServer:
         self.journal_url = store_url if journal_url is None else journal_url
         self._wanted_ports = (grpc_port, metrics_port)
         self._host = host
-        self._log_verbose = log_verbose
         self._model_config_name = model_config_name
         self._cache_bytes = cache_mb * 1_000_000
         self._allocator = allocator
@@ -399,7 +396,7 @@ class TritonServer:
             f"--metrics-address={_LOOPBACK}",
             f"--metrics-port={self._triton_metrics_port}",
             f"--exit-timeout-secs={DRAIN_S}",
-            f"--log-verbose={self._log_verbose}",
+            "--log-verbose=0",
         ]
 
     def wait_live(self, timeout_s: float) -> None:

@@ -59,21 +59,16 @@ def probe(server: Reachable, product: str, *, rows: Sequence[int] = ROWS) -> Pro
     return Probe(release=release, degraded=degraded)
 
 
-def ask_once(
-    server: Reachable, product: str, *, timeout_s: float, amount: float = AMOUNT
-) -> str:
+def ask_once(server: Reachable, product: str, *, timeout_s: float) -> str:
     """
     Request a dry run of a synthetic purchase; return the release that decided.
-
-    Args:
-        amount: Amount of the purchase, whole cents.
 
     Raises:
         ServerError: No answer in time, or one that is no decision.
     """
     prober = Prober(server, product)
     try:
-        return prober.ask(timeout_s=timeout_s, amount=amount)
+        return prober.ask(timeout_s=timeout_s)
     finally:
         prober.close()
 
