@@ -272,7 +272,7 @@ class Engine:
                 context,
                 decided,
                 features=scored.features,
-                probabilities=scored.probabilities,
+                probabilities=self._decision.recorded_probabilities(scored, decided),
                 began_us=scored.began_us,
                 marks=marks,
             )

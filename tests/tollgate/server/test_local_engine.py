@@ -264,17 +264,28 @@ def test_rows_decided_before_the_model_skip_it(tmp_path: Path) -> None:
     release_early_rule(copy)
     rows = purchases(3) | {"amount": [UNSCORABLE + 1.0] * 3}
     rows["customer_id"] = ["early", "early", "usual"]
-    with (
-        EmbeddedRedis(tmp_path) as store,
-        Engine.open(copy, product="fraud", store=store.url) as engine,
-    ):
-        with redis.Redis.from_url(store.url) as server:
-            server.sadd("tollgate:fraud:list:stolen_cards", "early")
-        found = engine.decide({name: column[:2] for name, column in rows.items()})
-        assert found["decision"].tolist() == ["decline"] * 2
-        assert np.isnan(found["score"]).all()
-        with pytest.raises(Exception, match="out of data bounds"):
-            engine.decide(rows)
+    scored = purchases(2) | {"customer_id": ["early", "usual"]}
+    scored["transaction_id"] = ["scored-early", "scored-usual"]
+    with EmbeddedRedis(tmp_path) as store, redis.Redis.from_url(store.url) as server:
+        server.sadd("tollgate:fraud:list:stolen_cards", "early")
+        places = {"store": store.url, "journal": store.url}
+        with Engine.open(copy, product="fraud", **places) as engine:
+            found = engine.decide({name: column[:2] for name, column in rows.items()})
+            assert found["decision"].tolist() == ["decline"] * 2
+            assert np.isnan(found["score"]).all()
+            with pytest.raises(Exception, match="out of data bounds"):
+                engine.decide(rows)
+            assert np.isnan(engine.decide(scored)["score"]).tolist() == [True, False]
+        chunks = [
+            decode_chunk(entry[b"c"])
+            for _, entry in server.xrange(stream_key("fraud"))
+            if b"c" in entry
+        ]
+    assert {
+        name: np.isnan(chunk.probabilities[row]).all()
+        for chunk in chunks
+        for row, name in enumerate(chunk.transaction_id)
+    } == {b"t0": True, b"t1": True, b"scored-early": True, b"scored-usual": False}
 
 
 def test_no_rows_give_empty_columns() -> None:
