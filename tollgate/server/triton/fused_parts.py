@@ -8,6 +8,10 @@ import msgspec
 
 MODEL_FILE = '''"""Serve the steps of a product as one model: the fused form."""
 
+from tollgate.imports import import_gently
+
+import_gently("tollgate.server.triton.fused_step")
+
 from tollgate.server.triton.fused_step import FusedStep
 
 
