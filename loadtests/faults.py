@@ -29,6 +29,7 @@ from loadtests.harness import (
     Population,
     Report,
     StoreContents,
+    add_form,
     command_parser,
     run_command,
     say,
@@ -274,6 +275,7 @@ _MOST_REPAIR_S = 20.0  # limit of a restart of Redis; it reads its file
 def main(arguments: Sequence[str]) -> int:
     """Measure every fault, and print or write the table."""
     parser = command_parser("faults")
+    add_form(parser)
     add = parser.add_argument
     add("--rate", type=float, default=300.0, help="requests per second")
     add("--before", type=float, default=3.0, metavar="SECONDS")
@@ -337,7 +339,7 @@ def _bench(options: argparse.Namespace, *, behind_proxy: bool) -> Iterator[Fault
             )
             url = proxy.url
         server = stack.enter_context(
-            serve(REPOSITORY, state=folder / "state", store_url=url)
+            serve(REPOSITORY, state=folder / "state", store_url=url, form=options.form)
         )
         yield FaultBench(
             server=server,

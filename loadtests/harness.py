@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
@@ -26,6 +26,7 @@ from tollgate.load.store_contents import (
     simulated_history,
 )
 from tollgate.load.traffic import Traffic, traffic_of
+from tollgate.repository.slo import Form
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate_client import ClientError
 
@@ -56,6 +57,12 @@ def add_population(parser: argparse.ArgumentParser) -> None:
     """Add options for the size of the history in the store."""
     parser.add_argument("--customers", type=int, default=Population().customers)
     parser.add_argument("--terminals", type=int, default=Population().terminals)
+
+
+def add_form(parser: argparse.ArgumentParser) -> None:
+    """Add an option for the form in which the product is served."""
+    forms = get_args(Form)
+    parser.add_argument("--form", choices=forms, default=forms[0])
 
 
 def add_repository(parser: argparse.ArgumentParser) -> None:

@@ -24,6 +24,7 @@ from loadtests.harness import (
     Population,
     Report,
     StoreContents,
+    add_form,
     command_parser,
     run_command,
     temporary_folder,
@@ -58,7 +59,6 @@ from tollgate.supervisor.replicas import query_replica
 from tollgate.testing.supervised import Supervised, supervised
 
 _WARM_UP_S, _BEFORE_S = 5.0, 10.0
-_CHANGE_S = 4.0  # limit of a change's mean time; slower ones outlast the load
 _PATIENCE_S = 30.0
 _MODEL, _DECISION = "fraud_model", "fraud_decision"
 _SCENARIO = Scenario(
@@ -89,37 +89,39 @@ class ReleaseBench(msgspec.Struct, frozen=True):
 def main(arguments: Sequence[str]) -> int:
     """Change releases under load; print the table; status 1 when a request failed."""
     parser = command_parser("releases")
+    add_form(parser)
     parser.add_argument("--activations", type=int, default=50)
     parser.add_argument("--canaries", type=int, default=20)
+    parser.add_argument(
+        "--change-s", type=float, default=4.0, help="limit of the mean time of a change"
+    )
     parser.add_argument("--rate", type=int, default=1_000, help="requests per second")
     return run_command(parser, arguments, measure=measure)
 
 
 def measure(options: argparse.Namespace) -> Report:
     """Change releases under load, and write the table."""
-    changes, generated = run(
-        options.activations, options.canaries, rate_per_s=options.rate
-    )
+    changes, generated = run(options)
     failures = Counter(one.failure for one in generated.recorded.answers if one.failure)
     lines = to_markdown(changes, generated, failures)
     lines += ["", f"{measured_on()}. `{options.command}`"]
     return Report("\n".join(lines), ok=not failures)
 
 
-def run(
-    activations: int, canaries: int, *, rate_per_s: int
-) -> tuple[list[Change], GeneratorRun]:
+def run(options: argparse.Namespace) -> tuple[list[Change], GeneratorRun]:
     """Serve, load and change."""
     with temporary_folder("releases") as folder:
         generator = make_generator(folder)
         repository = _repository(folder / "model_repository")
         contents = StoreContents(Population(2_000, 4_000))
-        with supervised(repository, state=folder / "state") as product:
+        words = ("up", "--form", options.form)
+        state = folder / "state"
+        with supervised(repository, state=state, words=words) as product:
             contents.fill(product.address.store_url)
             bench = ReleaseBench(product, repository, [])
-            todo = [*_activations(activations), *_canaries(canaries)]
-            run_s = _WARM_UP_S + _BEFORE_S + _CHANGE_S * len(todo)
-            bodies = _bodies(contents.traffic, rate_per_s, run_s)
+            todo = [*_activations(options.activations), *_canaries(options.canaries)]
+            run_s = _WARM_UP_S + _BEFORE_S + options.change_s * len(todo)
+            bodies = _bodies(contents.traffic, options.rate, run_s)
             problems: list[Exception] = []
             changing = threading.Thread(
                 target=_change_all, args=(bench, todo, problems), daemon=True
@@ -132,7 +134,7 @@ def run(
                 grpc_url=product.grpc_url,
                 run_s=run_s,
                 folder=folder,
-                rate_per_s=rate_per_s,
+                rate_per_s=options.rate,
             )
             if changing.is_alive():
                 raise ServerError("releases", "changed more slowly than the load ended")

@@ -11,15 +11,32 @@ from loadtests.faults import FAULTS, run_all
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("name", ["killed", "hung", "slow", "cut"])
-def test_every_request_is_answered_and_rows_are_whole_again(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("killed", "ensemble"),
+        ("hung", "ensemble"),
+        ("slow", "ensemble"),
+        ("cut", "ensemble"),
+        ("killed", "fused"),
+    ],
+)
+def test_every_request_is_answered_and_rows_are_whole_again(
+    name: str, form: str
+) -> None:
     """
     No request fails, what is degraded says so, and it ends with the fault.
 
     When the spool is empty, every value has the bytes of a reference store.
     """
     options = Namespace(
-        rate=100.0, before=0.5, fault=1.0, after=3.0, only=name, command="this test"
+        rate=100.0,
+        before=0.5,
+        fault=1.0,
+        after=3.0,
+        only=name,
+        command="this test",
+        form=form,
     )
     (outcome,), description = run_all(options)
     assert outcome.fault in FAULTS

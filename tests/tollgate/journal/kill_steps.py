@@ -2,6 +2,7 @@
 Kill the decision step of a real server while it decides; count what leaves no record.
 
     python tests/tollgate/journal/kill_steps.py --kills 20 [--seed 1] [--rows 32]
+    python tests/tollgate/journal/kill_steps.py --kills 6 --form fused
 
 One caller asks for decisions in requests of so many rows, one after the other, and
 notes when each was answered. The step's process is killed with SIGKILL at random
@@ -31,7 +32,7 @@ from tollgate_client import ClientError
 from tollgate_client.client import Client
 
 CHECKOUT = Path(__file__).parents[3]
-STEP = "fraud_decision"
+STEPS = {"ensemble": "fraud_decision", "fused": "fraud"}  # process that journals
 _DEADLINE_S = 1.0
 
 
@@ -74,12 +75,12 @@ class Caller(threading.Thread):
                 self.answered_s |= {one.encode(): now_s for one in names}
 
 
-def kill(product: Supervised, caller: Caller, *, after_s: float) -> float:
+def kill(product: Supervised, caller: Caller, *, step: str, after_s: float) -> float:
     """Kill the step some time from now, and wait until it decides again; when."""
     caller.start()
     time.sleep(after_s)
     mended = len(product.recovered_parts())
-    os.kill(product.pid(STEP), 9)
+    os.kill(product.pid(step), 9)
     killed_s = time.monotonic()
     caller.stopped.set()
     caller.join()
@@ -87,14 +88,20 @@ def kill(product: Supervised, caller: Caller, *, after_s: float) -> float:
     return killed_s
 
 
-def run(*, kills: int, seed: int, rows: int, folder: Path) -> dict[str, object]:
+def run(
+    *, kills: int, seed: int, rows: int, folder: Path, form: str = "ensemble"
+) -> dict[str, object]:
     """Do it; what was found."""
     chance = random.Random(seed)
     total: Counter[str] = Counter()
     ages_ms: list[float] = []
     for first in range(0, kills, MOST):
         found, ages = kill_some(
-            min(MOST, kills - first), chance, rows=rows, state=folder / f"s{first}"
+            min(MOST, kills - first),
+            chance,
+            rows=rows,
+            state=folder / f"s{first}",
+            form=form,
         )
         total += found
         ages_ms += ages
@@ -108,16 +115,19 @@ def run(*, kills: int, seed: int, rows: int, folder: Path) -> dict[str, object]:
 
 
 def kill_some(
-    kills: int, chance: random.Random, *, rows: int, state: Path
+    kills: int, chance: random.Random, *, rows: int, state: Path, form: str
 ) -> tuple[Counter[str], list[float]]:
     """Kill the step of one server; what was counted, and how old what is missing is."""
     callers: list[tuple[Caller, float]] = []
-    with supervised(CHECKOUT / "model_repository", state=state) as product:
+    words = ("up", "--form", form)
+    models = CHECKOUT / "model_repository"
+    with supervised(models, state=state, words=words) as product:
         server = find_server(product.state)
         assert server is not None
         for number in range(kills):
             caller = Caller(server.grpc_url, name=f"k{number}", rows=rows)
-            killed_s = kill(product, caller, after_s=chance.uniform(0.5, 1.5))
+            after_s = chance.uniform(0.5, 1.5)
+            killed_s = kill(product, caller, step=STEPS[form], after_s=after_s)
             callers.append((caller, killed_s))
         url = server.store_url
         wait_until(lambda: sum(end.killed for end in ends_in(url)) >= kills)
@@ -148,9 +158,14 @@ if __name__ == "__main__":
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rows", type=int, default=32)
+    parser.add_argument("--form", choices=list(STEPS), default="ensemble")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="steps-") as name:
         found = run(
-            kills=given.kills, seed=given.seed, rows=given.rows, folder=Path(name)
+            kills=given.kills,
+            seed=given.seed,
+            rows=given.rows,
+            folder=Path(name),
+            form=given.form,
         )
         print(json.dumps(found))
