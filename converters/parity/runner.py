@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from converters.model import F32, Floats
 from converters.parity.session import RUNTIME, Session, SessionError, in_batches
 from tollgate.errors import ConversionError
-
-Infer = Callable[[Floats], F32]
 
 
 class Runner(Protocol):

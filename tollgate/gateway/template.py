@@ -15,7 +15,6 @@ TEMPLATE = _FILES / "nginx.conf"
 INSPECTION = _FILES / "inspection.js"
 SUSPENSIONS_FOLDER = "suspended"  # the name in nginx.conf
 AuthMode = Literal["keys", "mtls", "either", "both"]
-AUTH_MODES: tuple[AuthMode, ...] = ("keys", "mtls", "either", "both")
 # For one server on two cores; its requests have one row.
 IN_FLIGHT, CALLER_IN_FLIGHT, BULK_IN_FLIGHT = 40, 28, 1
 _PLACE = re.compile(r"\$\{(GATEWAY_[A-Z_]+)\}")

@@ -469,9 +469,6 @@ def missing_of(plan: Plan, external: ExternalModel | None) -> dict[str, float]:
     return found
 
 
-Stated = Mapping[str, tuple[str, ...]]
-
-
 def read_words(path: Path) -> dict[str, tuple[str, ...]]:
     """
     Read the words of a model's columns, in the order of their codes.
