@@ -276,7 +276,11 @@ class Engine:
                 began_us=scored.began_us,
                 marks=marks,
             )
-        return self._decision.columns(scored, decided, marks=marks)
+        columns = self._decision.columns(scored, decided, marks=marks)
+        if len(batch.errors) == len(batch.cents):
+            # A server refuses a request of bad rows alone, before a release sees it.
+            columns["release"] = np.full_like(columns["release"], b"")
+        return columns
 
     def _probabilities(self, batch: Batch, features: Array, context: Array) -> Array:
         """Run the model, unless no row needs it."""

@@ -1,0 +1,75 @@
+"""All forms of the engine give the same bits, and a comparison finds other ones."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import msgspec
+import pytest
+
+from loadtests import equality
+from loadtests.equality import (
+    FORMS,
+    PRODUCTS,
+    Result,
+    compare,
+    differing_bits,
+    run_apart,
+)
+
+ROWS = 1_000  # of each product
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_every_form_gives_the_same_bits(product: str) -> None:
+    """Features, answers and records; with compiled loops, and with NumPy."""
+    numbers = {"rows": ROWS, "seed": 2, "newest_us": time.time_ns() // 1000}
+    wanted = run_apart("ensemble", "compiled", product, **numbers)
+    assert_everything_happens(wanted, product)
+    others = [(form, "compiled") for form in FORMS[1:]]
+    others += [("ensemble", "numpy"), ("local memory", "numpy")]
+    for form, loops in others:
+        found = run_apart(form, loops, product, **numbers)
+        assert not compare(found, wanted).any, (form, loops)
+
+
+def assert_everything_happens(result: Result, product: str) -> None:
+    """Rows of every kind are in the traffic: the comparison is not of nothing."""
+    texts = [text.decode().split("\0") for _, text in result.answers]
+    decisions = Counter(decision for decision, *_ in texts)
+    assert {"approve", "decline", ""} <= decisions.keys()
+    errors = Counter(error.rpartition(": ")[2] for _, _, error, _ in texts)
+    assert errors.keys() >= {
+        "is negative",
+        "is not in whole cents",
+        "has 200 bytes, 128 are allowed",
+        "is before the year 2000",
+        "was decided with other content",
+    }
+    assert ROWS * 0.7 < len(result.records) < ROWS
+    degraded = {bits[4:] for bits, _ in result.answers}
+    assert len(degraded) > 1, product  # late events and new ids, or missing fields
+
+
+def test_a_single_bit_is_found() -> None:
+    """In a number, a text, a vector and a record; and what is missing counts whole."""
+    one = Result(
+        answers=[(b"\x00" * 8, b"approve\0a")],
+        features={b"t": b"\x01\x02"},
+        records={b"t": b"abc"},
+    )
+    assert not compare(one, one).any
+    other = msgspec.structs.replace
+    changed = other(one, answers=[(b"\x00" * 7 + b"\x80", b"approve\0a")])
+    assert compare(changed, one).answers == 1
+    changed = other(one, answers=[(b"\x00" * 8, b"approve\0c")])
+    assert compare(changed, one).answers == 1
+    changed = other(one, features={b"t": b"\x01\x03"})
+    assert compare(changed, one) == equality.Differences(0, features=1, journal=0)
+    changed = other(one, records={b"t": b"abc", b"u": b"ab"})
+    assert compare(changed, one).journal == 16
+    assert differing_bits(b"ab", b"a") == 8
+    with pytest.raises(ValueError, match="zip"):
+        compare(other(one, answers=[]), one)
