@@ -288,6 +288,23 @@ def test_rows_decided_before_the_model_skip_it(tmp_path: Path) -> None:
     } == {b"t0": True, b"t1": True, b"scored-early": True, b"scored-usual": False}
 
 
+def test_a_record_of_a_row_decided_early_has_no_probabilities(tmp_path: Path) -> None:
+    """Though the model ran for another row of its batch, as in a server."""
+    copy = tmp_path / "model_repository"
+    shutil.copytree(REPOSITORY, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    release_early_rule(copy)
+    rows = purchases(2) | {"customer_id": ["early", "usual"]}
+    with EmbeddedRedis(tmp_path) as store, redis.Redis.from_url(store.url) as server:
+        server.sadd("tollgate:fraud:list:stolen_cards", "early")
+        with Engine.open(
+            copy, product="fraud", store=store.url, journal="store"
+        ) as engine:
+            engine.decide(rows)
+        ((_, entry), *_) = server.xrange(stream_key("fraud"))
+    chunk = decode_chunk(entry[b"c"])
+    assert np.isnan(chunk.probabilities).tolist() == [[True, True], [False, False]]
+
+
 def test_no_rows_give_empty_columns() -> None:
     """The outputs are there."""
     with Engine.open(REPOSITORY, product="fraud") as engine:
