@@ -252,7 +252,11 @@ def open_form(
 
         def wait(count: int) -> None:
             until_s = time.monotonic() + _PATIENCE_S
-            while (found := sum(len(decode_chunk(one)) for one in chunks())) < count:
+            while True:
+                read = map(decode_chunk, chunks())
+                rows = {(one.writer, one.first_sequence): len(one) for one in read}
+                if (found := sum(rows.values())) >= count:
+                    break
                 if time.monotonic() > until_s:
                     raise ServerError(form, f"{found} of {count} records in time")
                 time.sleep(0.1)
@@ -318,8 +322,7 @@ def run_form(
 
         spool.drain(take, until_s=time.monotonic() + _PATIENCE_S)
         spool.close()
-    for raw in chunks:
-        _add_records(result, raw)
+    add_records(result, chunks)
     return result
 
 
@@ -335,22 +338,34 @@ def _packed(answer: dict[str, Any]) -> list[tuple[bytes, bytes]]:
     ]
 
 
-def _add_records(result: Result, raw: bytes) -> None:
-    """Add the records of a chunk; those of one id follow each other."""
-    chunk = decode_chunk(raw)
-    common = f"{chunk.product} {chunk.release} {chunk.spec_hash} {chunk.entities}"
-    for row, name in enumerate(chunk.transaction_id):
-        values = [common.encode(), *(ids[row] for ids in chunk.entity_id)]
-        values += [column[row].tobytes() for column in chunk.fields.values()]
-        for key in chunk.__struct_fields__:
-            column = getattr(chunk, key)
-            if isinstance(column, np.ndarray) and key not in (*LEFT_OUT, "features"):
-                values.append(column[row].tobytes())
-        values.append(chunk.reason_codes[row])
-        packed = b"".join(len(one).to_bytes(4, "little") + one for one in values)
-        result.records[name] = result.records.get(name, b"") + packed
-        vector = chunk.features[row].tobytes()
-        result.features[name] = result.features.get(name, b"") + vector
+def add_records(result: Result, chunks: Sequence[bytes]) -> None:
+    """
+    Add the records of chunks; those of one id follow each other.
+
+    A chunk that came twice counts once, as for every reader: a writer sends it again if
+    the stream answered late.
+    """
+    seen: set[tuple[str, int]] = set()
+    for raw in chunks:
+        chunk = decode_chunk(raw)
+        common = f"{chunk.product} {chunk.release} {chunk.spec_hash} {chunk.entities}"
+        for row, name in enumerate(chunk.transaction_id):
+            number = chunk.writer, chunk.first_sequence + row
+            if number in seen:
+                continue
+            seen.add(number)
+            values = [common.encode(), *(ids[row] for ids in chunk.entity_id)]
+            values += [column[row].tobytes() for column in chunk.fields.values()]
+            for key in chunk.__struct_fields__:
+                column = getattr(chunk, key)
+                compared = key not in (*LEFT_OUT, "features")
+                if isinstance(column, np.ndarray) and compared:
+                    values.append(column[row].tobytes())
+            values.append(chunk.reason_codes[row])
+            packed = b"".join(len(one).to_bytes(4, "little") + one for one in values)
+            result.records[name] = result.records.get(name, b"") + packed
+            vector = chunk.features[row].tobytes()
+            result.features[name] = result.features.get(name, b"") + vector
 
 
 def differing_bits(found: bytes, wanted: bytes) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,11 +15,18 @@ from loadtests.equality import (
     FORMS,
     PRODUCTS,
     Result,
+    add_records,
     compare,
     differing_bits,
     run_apart,
 )
+from loadtests.harness import REPOSITORY
+from tollgate import Engine
+from tollgate.journal.journal_spool import JournalSpool
+from tollgate.load.synthetic import synthetic_purchases
+from tollgate.repository.releases.served_versions import served_spec
 
+NOW_US = time.time_ns() // 1000
 ROWS = 1_000  # of each product
 
 
@@ -73,3 +82,25 @@ def test_a_single_bit_is_found() -> None:
     assert differing_bits(b"ab", b"a") == 8
     with pytest.raises(ValueError, match="zip"):
         compare(other(one, answers=[]), one)
+
+
+def test_a_chunk_that_came_twice_counts_once(tmp_path: Path) -> None:
+    """A writer sends it again if the stream answered late; readers drop it."""
+    rows = synthetic_purchases(
+        served_spec(REPOSITORY, product="fraud"), 5, seed=1, first_us=NOW_US
+    )
+    with Engine.open(REPOSITORY, product="fraud", journal=tmp_path) as engine:
+        engine.decide(rows)
+    spool = JournalSpool(tmp_path / "fraud", product="fraud")
+    once, twice = Result(), Result()
+    found: list[bytes] = []
+
+    def take(chunks: Sequence[bytes]) -> int:
+        found.extend(chunks)
+        return len(chunks)
+
+    spool.drain(take, until_s=time.monotonic() + 60)
+    add_records(once, found)
+    add_records(twice, found * 2)
+    assert len(once.records) == 5
+    assert twice == once
