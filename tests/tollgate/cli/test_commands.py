@@ -125,11 +125,20 @@ def test_simulate_build_and_replay(run: Run, tmp_path: Path) -> None:
     days = ["--from", "2018-05-10", "--until", "2018-05-15"]
     done = run("features", "replay", "h.parquet", *days)
     assert done.returncode == 0, done.stderr
+    earlier = history.filter(pl.col("event_time") < pl.datetime(2018, 5, 10))
     later = history.filter(
         (pl.col("event_time") >= pl.datetime(2018, 5, 10))
         & (pl.col("event_time") < pl.datetime(2018, 5, 15))
     )
     assert done.stdout == f"{len(later):,} vectors read online, 0 differ from offline\n"
+    for days, count in (
+        ([], len(history)),
+        (["--until", "2018-05-10"], len(earlier)),
+        (["--from", "2018-05-15"], len(history) - len(earlier) - len(later)),
+    ):
+        done = run("features", "replay", "h.parquet", "--json", *days)
+        found = json.loads(done.stdout)
+        assert (found["vectors"], found["differing"]) == (count, 0)
 
 
 BAD_FILES = {

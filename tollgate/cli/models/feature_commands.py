@@ -181,16 +181,26 @@ def _try_hook(spec: Path) -> None:
         console.say(f"{text}; a row alone is as in any batch")
 
 
+_EVER_US = 2**62  # µs since the epoch: after every purchase
+
+
 def replay(
     history: HistoryFile,
     since: Annotated[
-        datetime,
-        typer.Option("--from", formats=["%Y-%m-%d"], help="First day to compare."),
-    ],
+        datetime | None,
+        typer.Option(
+            "--from",
+            formats=["%Y-%m-%d"],
+            help="First day to compare; by default the history's first.",
+        ),
+    ] = None,
     until: Annotated[
-        datetime,
-        typer.Option(formats=["%Y-%m-%d"], help="Day after the last day to compare."),
-    ],
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d"],
+            help="Day after the last day to compare; by default to the history's end.",
+        ),
+    ] = None,
     spec: Spec = SPEC,
     table: table_files.TableFiles = None,
     store_url: Annotated[
@@ -208,11 +218,14 @@ def replay(
     from tollgate.replay import purchases_in_reach
 
     loaded, whole, _ = resolve_features(spec, history, arrival=arrival)
+    from_us = int(np.min(whole.event_time_us, initial=_EVER_US))
+    if since is not None:
+        from_us = _us(since.date())
     purchases = purchases_in_reach(
         whole,
         spec=loaded,
-        from_us=_us(since.date()),
-        until_us=_us(until.date()),
+        from_us=from_us,
+        until_us=_EVER_US if until is None else _us(until.date()),
     )
     tables = table_files.read_tables(table, loaded)
     with console.progress("replaying") as advance:
@@ -220,7 +233,7 @@ def replay(
             loaded,
             purchases,
             tables,
-            read_from_us=_us(since.date()),
+            read_from_us=from_us,
             store_url=store_url,
             batch_rows=batch_rows,
             progress=advance,
