@@ -101,8 +101,9 @@ def _recommendation(tuned: TuningResult, forms: Comparison) -> str:
             f"form: {other} is recommended, the server stays {served}: `tollgate "
             f"up --form {other}`, or `form: {other}` in slo.yaml"
         )
-    why = "worse" if forms.high < 1.0 else "not better by more than chance"
-    return f"form: {served} is recommended, as it is served; {other} is {why}"
+    if forms.high < 1.0:
+        return f"form: {served} is recommended, as it is served; {other} is worse"
+    return f"form: {served} stays; {other} is not better by more than chance"
 
 
 def command_words(candidate: Candidate, *, name: str) -> str:

@@ -11,11 +11,12 @@ from tests.support.tuning.simulated_server import LIMITS, MadeUpServer, seen
 from tollgate.repository.slo import Slo
 from tollgate.tuning.bench import draw
 from tollgate.tuning.goals import Measurement, limits_of
-from tollgate.tuning.report import figures, points_of
+from tollgate.tuning.report import Circumstances, ending, figures, points_of
 from tollgate.tuning.search import CandidateResult, tune
 from tollgate.tuning.space import Candidate
 
 A, B = Candidate(0), Candidate(5000)
+C, D = Candidate(5000, form="fused"), Candidate(0, form="fused")
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -81,6 +82,30 @@ def test_latency_one_after_the_other_is_described_too() -> None:
     ]
     words = "one after the other p50 2.0 (1.0 to 3.0) ms, p99 6.0 (3.0 to 9.0) ms"
     assert figures(alone) == f"{figures([found] * 3)}, {words}"
+
+
+@pytest.mark.parametrize(
+    ("base", "other", "line"),
+    [
+        (B, C, "form: fused is recommended, the server stays ensemble: `tollgate up"),
+        (C, B, "form: fused is recommended, as it is served; ensemble is worse"),
+        (A, D, "form: ensemble stays; fused is not better by more than chance"),
+    ],
+)
+def test_the_recommended_form_ends_the_report(
+    base: Candidate, other: Candidate, line: str
+) -> None:
+    """By capacity: B 371 and C 512 requests/s; D is a server as fast as A."""
+    server = MadeUpServer()
+    look = server.look()
+    if other is D:  # the same runs for both
+
+        def look(candidate: Candidate, **wanted: float) -> Measurement:
+            return server.look()(A, **wanted)
+
+    tuned = tune(look, base, [other], seconds=1.0, turns=3)
+    around = Circumstances("here", "tollgate tune", "fraud-1", 1, LIMITS, "h2", 2.0)
+    assert ending(tuned, around)[-1].startswith(line)
 
 
 @pytest.mark.parametrize("others", [[A], [Candidate(5000, features_instances=2)]])
