@@ -296,7 +296,9 @@ class Engine:
     def _checked(self, columns: Columns, *, dry_run: bool, now_us: int) -> Batch:
         """Check every row."""
         spec = self._spec
-        ids = {name: [_bytes(one) for one in columns[name]] for name in spec.id_names}
+        ids = {
+            name: [_bytes(name, one) for one in columns[name]] for name in spec.id_names
+        }
         time_us = _integers(columns[EVENT_TIME])
         amount = _numbers(AMOUNT, columns[AMOUNT]) if spec.amount else None
         checked = check_rows(ids, amount=amount, time_us=time_us, now_us=now_us)
@@ -323,8 +325,22 @@ class Engine:
         )
 
 
-def _bytes(value: str | bytes | None) -> bytes:
-    return value.encode() if isinstance(value, str) else value or b""
+def _bytes(name: str, value: object) -> bytes:
+    """
+    Convert an id or a word; None becomes empty.
+
+    Raises:
+        InputError: It is something else than text or bytes, or no valid text.
+    """
+    if isinstance(value, bytes):
+        return value
+    if value is not None and not isinstance(value, str):
+        problem = f"{value!r:.60} is neither text nor bytes"
+        raise InputError("columns", problem, where=name)
+    try:
+        return (value or "").encode()
+    except UnicodeEncodeError as error:
+        raise InputError("columns", str(error), where=name) from error
 
 
 def _integers(column: Sequence[Any] | Array) -> Array:
@@ -350,7 +366,7 @@ def _numbers(name: str, column: Sequence[Any] | Array) -> Array:
     """
     try:
         return np.asarray(column, np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError("columns", str(error), where=name) from error
 
 
@@ -358,7 +374,7 @@ def _field(name: str, column: Sequence[Any] | Array, kind: str) -> Array:
     if kind == "number":
         return _numbers(name, column)
     words = np.empty(len(column), np.object_)
-    words[:] = [_bytes(one) for one in column]
+    words[:] = [_bytes(name, one) for one in column]
     return words
 
 

@@ -323,6 +323,9 @@ def test_no_rows_give_empty_columns() -> None:
         ("amount", [1.0], "amount: has 1 rows, but event_time has 2"),
         ("amount", ["much", 1.0], "amount: could not convert .* 'much'"),
         ("event_time", [1.5, 2.0], "event_time: .*1.5.* is not an integer"),
+        ("amount", [10**400, 1.0], "amount: .* too large"),
+        ("customer_id", ["a", 7], "customer_id: 7 is neither text nor bytes"),
+        ("customer_id", ["a", "\ud800"], "customer_id: .* surrogates not allowed"),
     ],
 )
 def test_a_wrong_column_is_named(
