@@ -76,6 +76,7 @@ class Engine:
         self._labels = len(policy.labels)
         self._store = store
         self._journal = journal
+        self._closed = False
         settings = StoreSettings(deadline_s=store_deadline_s)
         if not store.url:  # its values are in this process already
             settings = replace(settings, last_known_bytes=0, appends=False)
@@ -174,6 +175,7 @@ class Engine:
         Raises:
             SetupError: The file cannot be written; the old one is untouched.
         """
+        self._closed = True
         with ExitStack() as stack:
             stack.callback(self._store.close)
             stack.callback(self._chain.close)
@@ -212,10 +214,13 @@ class Engine:
                 `degraded` as uint32. A bad row has an `error`, and nothing else.
 
         Raises:
-            InputError: A column is missing, unknown, or of another type or length.
+            InputError: A column is missing, unknown, or of another type or length; or
+                the engine is closed.
             JournalError: The journal did not take the decisions of a batch. Decide the
                 rows again: the windows count a purchase once.
         """
+        if self._closed:
+            raise InputError("the engine", "is closed; open another one")
         rows = self._check(columns)
         parts = [
             self._decide(

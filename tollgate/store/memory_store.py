@@ -40,7 +40,7 @@ from tollgate.store.store_events import ARGUMENTS, Call
 _APPLIED, _DUPLICATE, _TOO_LATE, _FOREIGN = 1, 2, 3, 4  # status bytes of apply.lua
 _WRAP = 1 << 32
 _HEADER = struct.Struct("<BBxxIIIqq")  # the fields of HEADER
-_ARGUMENTS = struct.Struct("<qIIIHH")  # the fields of ARGUMENTS
+_ARGUMENTS = struct.Struct("<qHHIIHH")  # the fields of ARGUMENTS
 _FLAGS = struct.Struct("<I")
 _TIME = struct.Struct("<q")
 _TIME_END, _ID, _FLAGS_AT, _LABEL_TIME = 8, slice(24, 32), 36, 40
@@ -277,7 +277,7 @@ class MemoryStore(RedisStore):
             appended = dict(plan[1]) if plan else {}
         settings = _ARGUMENTS.iter_unpack(call.arguments)
         found, statuses, start = [], [], 0
-        for place, (horizon_us, cap, ttl_s, count, width, _) in enumerate(settings):
+        for place, (horizon_us, cap, _, ttl_s, count, width, _) in enumerate(settings):
             stop = start + count * width
             value = appended.get(place)
             changed = value is not None

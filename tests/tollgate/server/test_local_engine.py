@@ -95,6 +95,16 @@ def assert_same(
             assert found[name][:rows].tobytes() == column[:rows].tobytes(), name
 
 
+def test_a_closed_engine_decides_nothing(tmp_path: Path) -> None:
+    """Nothing would save the windows of what it decides."""
+    engine = Engine.open(
+        REPOSITORY, product="fraud", store=f"memory:{tmp_path / 'windows.store'}"
+    )
+    engine.close()
+    with pytest.raises(InputError, match="the engine: is closed"):
+        engine.decide(purchases(1))
+
+
 def test_a_damaged_file_is_named_and_left_as_it_is(tmp_path: Path) -> None:
     """Nothing is decided with half of the windows, and nothing is overwritten."""
     path = tmp_path / "windows.store"
