@@ -36,8 +36,10 @@ PAPER = Path(__file__).parents[2] / "docs" / "metrics.md"
 def trial() -> TrialState:
     """A trial of 10 rows that both decided, 3 of them differently."""
     pairs = Pairs(rows=10, matrix=[5, 1, 0, 0, 1, 2, 0, 0, 1])
-    champion = Arm(rows=10, decisions=[6, 3, 1], score_sum=2.0)
-    challenger = Arm(rows=10, errors=2, decisions=[5, 2, 3], score_sum=4.0)
+    champion = Arm(rows=10, decisions=[6, 3, 1], score_sum=2.0, scores=[10])
+    challenger = Arm(
+        rows=10, errors=2, decisions=[5, 2, 3], score_sum=4.0, scores=[5, 3]
+    )
     group = Group(pairs=pairs, champion=champion, challenger=challenger)
     named = Trial("fraud", "shadow", "fraud-1", "fraud-2", "2026-11-22T00:00:00Z")
     return TrialState(trial=named, groups={ALL: group})

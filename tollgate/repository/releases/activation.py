@@ -267,7 +267,9 @@ def _change(
 def _prove_hook(snapshot: RepositorySnapshot, release: Release) -> None:
     """Run the hook of a release's features, if it has one, in separate processes."""
     step = snapshot.product(release.product).features_step
-    prove_hook(snapshot.folder / step / str(release.versions[step]) / SPEC_FILE)
+    path = snapshot.folder / step / str(release.versions[step]) / SPEC_FILE
+    if load_spec(path).hook is not None:
+        prove_hook(path)
 
 
 def _require_unchanged(wanted: Proposal, entries: list[Entry]) -> None:
