@@ -107,9 +107,9 @@ class Engine:
                 folder of `tollgate up`, or the URL of a Redis.
             journal: Place for the decisions: a folder, the URL of a Redis, or `store`
                 for the Redis of the store. A transaction id that comes again then gets
-                its first decision. None writes no journal: each is decided anew.
-            store_deadline_s: Longest wait of a batch for a Redis, seconds; afterwards
-                its rows are decided without it, and marked as degraded.
+                its first decision; without a journal, it is decided again.
+            store_deadline_s: Longest wait of a batch for a Redis, seconds. If it takes
+                longer, the rows are decided without it and marked as degraded.
 
         Raises:
             RepositoryError: The release cannot be read, or its files do not fit.

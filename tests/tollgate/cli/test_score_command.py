@@ -60,6 +60,22 @@ def fill(server: EmbeddedRedis, spec: FeatureSpec) -> None:
     )
 
 
+def run_score(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run `tollgate score` in a folder, for the committed product."""
+    return subprocess.run(
+        [
+            *(sys.executable, "-c", "from tollgate.cli import main; main()"),
+            *("score", *words, "--repository", str(REPOSITORY)),
+        ],
+        cwd=folder,
+        env={**os.environ, "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
 @pytest.fixture(scope="module")
 def score_file(
     relay: Relay, tmp_path_factory: pytest.TempPathFactory
@@ -84,19 +100,10 @@ def score_file(
         ) -> tuple[subprocess.CompletedProcess[str], pl.DataFrame]:
             out = folder / "out.parquet"
             out.unlink(missing_ok=True)
-            done = subprocess.run(
-                [
-                    *(sys.executable, "-c", "from tollgate.cli import main; main()"),
-                    *("score", str(folder / "in.parquet"), "--out", str(out)),
-                    *("--url", server.grpc_url, "--repository", str(REPOSITORY)),
-                    *("--dry-run", *words),
-                ],
-                cwd=folder,
-                env={**os.environ, "COLUMNS": "200"},
-                capture_output=True,
-                text=True,
-                timeout=600,
-                check=False,
+            done = run_score(
+                folder,
+                *("in.parquet", "--out", str(out), "--url", server.grpc_url),
+                *("--dry-run", *words),
             )
             return done, pl.read_parquet(out)
 
@@ -203,19 +210,7 @@ def score_locally(
     folder: Path, *words: str, out: str = "local.jsonl"
 ) -> tuple[subprocess.CompletedProcess[str], bytes]:
     """Run `score in.jsonl` for the committed product, with these options."""
-    done = subprocess.run(
-        [
-            *(sys.executable, "-c", "from tollgate.cli import main; main()"),
-            *("score", "in.jsonl", "--out", out, "--repository", str(REPOSITORY)),
-            *words,
-        ],
-        cwd=folder,
-        env={**os.environ, "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    done = run_score(folder, "in.jsonl", "--out", out, *words)
     path = folder / out
     return done, path.read_bytes() if path.exists() else b""
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import redis
 
+from tests.support.store.wide_spec import WIDE
 from tollgate.features.fields import hash_words
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.features.windows.entity_entries import ENTRY, MISSING, unpack_values
@@ -29,18 +30,6 @@ pytestmark = pytest.mark.usefixtures("both_packers", "both_readers")
 
 OpenStore = Callable[..., RedisStore]
 AT_US = 1_600_000_000_000_000
-WIDE = """\
-version: 1
-product: shop
-entities:
-  customer: {key: customer_id}
-  terminal: {key: terminal_id}
-fields: [{name: items, type: number}]
-features:
-  - {name: items_1d, entity: customer, aggregate: sum, of: items, window: 1d}
-  - {name: shops_1d, entity: customer, aggregate: distinct, of: terminal_id, window: 1d}
-  - {name: n_1d, entity: terminal, aggregate: count, window: 1d}
-"""
 # What the store held before entries could have columns: three purchases of one owner,
 # of which one was labelled before it came.
 KEPT = bytes.fromhex(

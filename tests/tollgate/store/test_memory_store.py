@@ -20,6 +20,7 @@ from tests.support.store.value_model import (
     Lua,
     Model,
 )
+from tests.support.store.wide_spec import WIDE
 from tollgate import compiled
 from tollgate.errors import InputError, StoreError
 from tollgate.features.fields import MISSING
@@ -37,18 +38,6 @@ from tollgate.store.store_events import (
 START_US = 1_600_000_000_000_000
 IDS = [b"%d" % number for number in range(40)]
 IDS += [b"same-first-bytes" + one for one in IDS[:10]] + ["é".encode() * 64]
-WIDE = """\
-version: 1
-product: shop
-entities:
-  customer: {key: customer_id}
-  terminal: {key: terminal_id}
-fields: [{name: items, type: number}]
-features:
-  - {name: items_1d, entity: customer, aggregate: sum, of: items, window: 1d}
-  - {name: shops_1d, entity: customer, aggregate: distinct, of: terminal_id, window: 1d}
-  - {name: n_1d, entity: terminal, aggregate: count, window: 1d}
-"""
 
 
 @pytest.fixture(autouse=True, params=["compiled", "python"])

@@ -58,8 +58,8 @@ def test_a_fused_product_is_tuned_the_same_way() -> None:
         (us, threads) for us in (0, 500, 1000, 2500) for threads in (1, 2)
     }
     assert {one.delay_us for one in fused} == {BASE.delay_us}
-    kept = {one.fused_queue_delay_us for one in chosen if one.form == "ensemble"}
-    assert kept == {700}
+    delays_us = {one.fused_queue_delay_us for one in chosen if one.form == "ensemble"}
+    assert delays_us == {700}
 
 
 def test_the_same_thing_is_tried_once() -> None:

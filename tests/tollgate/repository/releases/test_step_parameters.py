@@ -36,8 +36,8 @@ def parameters(repository: Path, step: str) -> dict[str, str]:
     """Take the parameters that a step is loaded with."""
     for one in merged_configs(repository, product="fraud"):
         if one.name == step:
-            told = json.loads(to_json(one))["parameters"]
-            return {name: value["string_value"] for name, value in told.items()}
+            given = json.loads(to_json(one))["parameters"]
+            return {name: value["string_value"] for name, value in given.items()}
     raise AssertionError(step)
 
 
