@@ -30,6 +30,7 @@ from loadtests.journey.equal import prove, with_store_deadline
 from loadtests.journey.report import (
     JourneyReport,
     fill_pages,
+    read_pages,
     read_report,
     to_json,
     to_markdown,
@@ -78,6 +79,8 @@ def compare(options: argparse.Namespace) -> Report:
         raise InputError("--check", f"{options.check} is no multiple of 16")
     options.stages = stages_of(options.stages)
     options.scenarios = pick(options.only)
+    if options.pages:
+        read_pages(options.pages)  # before the measurement: an error loses nothing
     report = read_report(options.result) if options.result else run_all(options)
     if options.pages:
         fill_pages(options.pages, report)

@@ -82,32 +82,44 @@ def read_report(path: Path) -> JourneyReport:
         raise InputError(path, str(error)) from error
 
 
+def read_pages(checkout: Path) -> dict[Path, str]:
+    """
+    Read the README and docs/journey.md of a checkout.
+
+    Raises:
+        InputError: A page is missing, or lacks the comments around its figures.
+    """
+    texts = {}
+    for path in (checkout / _PAGE, checkout / _README):
+        try:
+            texts[path] = path.read_text()
+        except OSError as error:
+            raise InputError(path, str(error)) from error
+        found = len(_FIGURES.findall(texts[path]))
+        if found != 1:
+            raise InputError(path, f"has {found} places for the figures instead of 1")
+    return texts
+
+
 def fill_pages(checkout: Path, report: JourneyReport) -> None:
     """
     Write the figures into the README and docs/journey.md of a checkout.
 
     Raises:
-        InputError: A page is missing, or lacks the comments around its figures.
+        InputError: As `read_pages`.
     """
     page = [*_overview(report, page=True), ""]
     if report.rates:
         page += [*_rate_table(report.rates), ""]
     page += [*_conditions(report), ""]
-    written = {}
-    for name, lines in ((_PAGE, page), (_README, [*_overview(report, page=False), ""])):
-        path = checkout / name
+    readme = [*_overview(report, page=False), ""]
+    for (path, text), lines in zip(
+        read_pages(checkout).items(), (page, readme), strict=True
+    ):
         figures = "\n".join([*lines, ""])
-        try:
-            text = path.read_text()
-        except OSError as error:
-            raise InputError(path, str(error)) from error
-        written[path], found = _FIGURES.subn(
-            lambda match, new=figures: match[1] + new + match[2], text
+        path.write_text(
+            _FIGURES.sub(lambda match, new=figures: match[1] + new + match[2], text)
         )
-        if found != 1:
-            raise InputError(path, f"has {found} places for the figures instead of 1")
-    for path, text in written.items():
-        path.write_text(text)
 
 
 def _overview(report: JourneyReport, *, page: bool) -> list[str]:

@@ -280,9 +280,9 @@ class Scenario(msgspec.Struct, frozen=True):
 # Four connections: the server serves one connection by one thread at a time, and one
 # connection per request is not how gRPC clients work.
 SCENARIOS = (
-    Scenario("1-row-1", rows=1, connections=1, streams=1, most_requests_per_s=1_000),
-    Scenario("1-row-16", rows=1, connections=4, streams=4, most_requests_per_s=10_000),
-    Scenario("1-row-64", rows=1, connections=4, streams=16, most_requests_per_s=15_000),
+    Scenario("1-row-1", rows=1, connections=1, streams=1, most_requests_per_s=4_000),
+    Scenario("1-row-16", rows=1, connections=4, streams=4, most_requests_per_s=12_000),
+    Scenario("1-row-64", rows=1, connections=4, streams=16, most_requests_per_s=20_000),
     Scenario("16-rows-8", rows=16, connections=4, streams=2, most_requests_per_s=4_000),
     Scenario("16-rows-4", rows=16, connections=4, streams=1, most_requests_per_s=4_000),
 )

@@ -118,6 +118,7 @@ def test_json_holds_every_turn() -> None:
         (["--stages", "lean,lean"], "--stages: needs another than lean"),
         (["--stages", "lean:9,naive"], "--stages: 'lean:9': only fused takes"),
         (["--result", "/nowhere.json"], "/nowhere.json: "),
+        (["--pages", "/nowhere"], "/nowhere/docs/journey.md: "),
         (["--check", "20"], "--check: 20 is no multiple of 16"),
         (["--rounds", "0"], "--rounds: 0 is below 1"),
         (["--only", "x"], "--only: 'x' is none of"),
