@@ -22,6 +22,8 @@ from tollgate.server.processes.environment import SYSTEM_LIBRARIES, find_libpyth
 
 _FOLDER = "python"
 _BEGIN = "import sys; sys.dont_write_bytecode = True"
+# Before Triton's own module imports it, which would do so at full priority.
+_END = "import tollgate.imports; tollgate.imports.import_gently('numpy')"
 
 
 def build_step_python(root: Path) -> Path:
@@ -36,7 +38,7 @@ def build_step_python(root: Path) -> Path:
     _link(base, binaries / "python3")
     replace_file(home / "pyvenv.cfg", f"home = {base.parent}\n".encode())
     added = [f"import site; site.addsitedir({path!r})" for path in _packages()]
-    lines = [_BEGIN, *added]
+    lines = [_BEGIN, *added, _END]
     replace_file(packages / "tollgate.pth", "".join(f"{x}\n" for x in lines).encode())
     return binaries
 
