@@ -19,6 +19,7 @@ from typing import TypeVar
 # Nice +5 has a third of the scheduler weight: that share of a busy core, and all of an
 # idle one.
 _NICER = 5
+_AT_START_S = 0.5
 
 Made = TypeVar("Made")
 
@@ -30,6 +31,24 @@ def import_gently(*names: str) -> None:
     It suppresses their errors: a later import by name raises them again.
     """
     gently(lambda: _import(names))
+
+
+def import_at_start(name: str) -> None:
+    """
+    Import a module at a lower priority while Python starts, from a .pth file.
+
+    Python's start holds the lock of `site`, so a module that imports `site` ends its
+    import after the start only. So this waits for half a second at most; a later import
+    by name waits for the rest.
+    """
+    thread = threading.Thread(target=_import_gently, args=(name,), name="gently")
+    thread.start()
+    thread.join(_AT_START_S)
+
+
+def _import_gently(name: str) -> None:
+    be_gentle()
+    _import((name,))
 
 
 def gently(work: Callable[[], Made]) -> Made:

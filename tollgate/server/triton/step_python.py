@@ -5,7 +5,7 @@ A stub runs an isolated interpreter: no PYTHON* variable reaches it, and it take
 packages from the environment whose python3 is first on PATH. Bytecode that it wrote
 next to a model.py would change an immutable version, and would make Triton start the
 step a second time. So the first python3 on PATH belongs to a small environment that
-turns bytecode off and then adds our packages.
+turns bytecode off, then adds our packages, and imports numpy at a lower priority.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tollgate.server.processes.environment import SYSTEM_LIBRARIES, find_libpyth
 
 _FOLDER = "python"
 _BEGIN = "import sys; sys.dont_write_bytecode = True"
-# Before Triton's own module imports it, which would do so at full priority.
-_END = "import tollgate.imports; tollgate.imports.import_gently('numpy')"
+# Triton's own module imports numpy before any of ours, at full priority.
+_END = "import tollgate.imports; tollgate.imports.import_at_start('numpy')"
 
 
 def build_step_python(root: Path) -> Path:
