@@ -128,7 +128,7 @@ class Degraded(enum.IntFlag):
     STORE_UNAVAILABLE = 1 << 0  # some features are the declared defaults
     LAST_KNOWN_VECTOR = 1 << 1  # some features come from the local cache
     COLD_START = 1 << 2  # an entity was never seen before this event
-    EVENT_TOO_LATE = 1 << 3  # older than the trim horizon: scored, not applied
+    EVENT_TOO_LATE = 1 << 3  # too late to count, or for windows as of its time
     WINDOW_OVERFLOW = 1 << 4  # an entity's value hit its cap: windows are too small
     STATE_CORRUPT = 1 << 5  # an entity value failed its checksum: defaults
     MODEL_OUTPUT = 1 << 6  # NaN, outside [0, 1] or of the wrong shape: fallback

@@ -69,6 +69,15 @@ cdef uint32_t _words(const char* packed, Py_ssize_t size) noexcept:
     return total
 
 
+cdef int64_t _trim_time(int64_t watermark_us, int64_t horizon_us) noexcept:
+    """Return the time before which entries leave, as `trim_time` of apply.lua."""
+    cdef int64_t lot = 1
+    while lot <= horizon_us // 16:
+        lot *= 2
+    # A power of two: the mask rounds down, times before 1970 too.
+    return (watermark_us - horizon_us) & -lot
+
+
 cdef Py_ssize_t _append(
     const char* value,
     Py_ssize_t size,
@@ -107,7 +116,7 @@ cdef Py_ssize_t _append(
             return 0
         at += width
     if not settings.form:
-        oldest_us = time_us - settings.horizon_us
+        oldest_us = _trim_time(time_us, settings.horizon_us)
         while compared < size and _time(value + compared) < oldest_us:
             compared += width
     entries = <int64_t>head.count + 1 - (compared - HEADER_BYTES) // width

@@ -31,6 +31,7 @@ from tollgate.features.windows.entity_entries import (
     LABELLED,
     PURCHASE,
     REVISION_SHIFT,
+    oldest_stored_us,
     unpack_values,
 )
 from tollgate.store.dual_writes import (
@@ -234,7 +235,7 @@ def copy_state(
         prefix = Packer(old).key(old.entities.index(source), b"")
         for keys in _scanned(store, prefix):
             ids = [key[len(prefix) :] for key in keys]
-            bodies = _bodies(store, keys, source, done)
+            bodies = _bodies(store, keys, source, entity=entity, done=done)
             events = [_events(one, source, entity, since_us=since_us) for one in bodies]
             _send(store, _calls(packer, place, ids, events), done, pace)
     return done
@@ -314,9 +315,18 @@ def _scanned(store: RedisStore, prefix: bytes) -> Iterator[list[bytes]]:
 
 
 def _bodies(
-    store: RedisStore, keys: Sequence[bytes], source: Entity, done: CopyCounts
+    store: RedisStore,
+    keys: Sequence[bytes],
+    source: Entity,
+    *,
+    entity: Entity,
+    done: CopyCounts,
 ) -> list[I64]:
-    """Read the entries of values, as words [E, W]; a damaged value has none."""
+    """
+    Read the entries that another entity stores, as words [E, W].
+
+    A damaged value has none.
+    """
     (found,) = run_commands(store, [(b"MGET", *keys)])
     values = [value or b"" for value in found]
     read = unpack_values(values, columns=np.full(len(keys), len(source.columns)))
@@ -328,7 +338,15 @@ def _bodies(
         for value, damaged in zip(values, read.corrupt.tolist(), strict=True)
     ]
     width = _ENTRY_WORDS + len(source.columns)
-    return [np.frombuffer(one, "<i8").reshape(-1, width) for one in whole]
+    bodies = [np.frombuffer(one, "<i8").reshape(-1, width) for one in whole]
+    newest_us = read.watermark_us
+    oldest_us = (
+        newest_us - entity.horizon_us
+        if entity.tiles
+        else oldest_stored_us(newest_us, entity.horizon_us)
+    )
+    pairs = zip(bodies, oldest_us.tolist(), strict=True)
+    return [body[body[:, 0] >= oldest] for body, oldest in pairs]
 
 
 def _events(

@@ -19,7 +19,8 @@ import numpy.typing as npt
 
 from tollgate.backfill.pace import Pace, open_pace
 from tollgate.errors import StoreError
-from tollgate.features.spec.feature_spec import Entity, FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.windows.entity_entries import oldest_stored_us
 from tollgate.history import History
 from tollgate.replay import (
     FRAUD_LABEL,
@@ -134,8 +135,7 @@ def within_reach(spec: FeatureSpec, history: History) -> I64:
     """
     Return the purchases that at least one entity still retains, oldest first.
 
-    A purchase that is older than an entity's newest one by more than its longest
-    window, delay and lateness would be dropped again by the purchases after it.
+    An older one would be removed again by the purchases after it.
 
     Returns:
         Positions in the history, in the order of (time, id); int64 [M].
@@ -143,7 +143,11 @@ def within_reach(spec: FeatureSpec, history: History) -> I64:
     in_reach = np.zeros(len(history), np.bool_)
     for entity in spec.entities:
         code = history.entity_codes(entity.key)
-        in_reach |= _within(entity, code, history.event_time_us)
+        newest_us = _newest_us(code, history.event_time_us)
+        oldest_us = newest_us - entity.horizon_us
+        if not entity.tiles:
+            oldest_us = oldest_stored_us(newest_us, entity.horizon_us)
+        in_reach |= history.event_time_us >= oldest_us
     rows = np.flatnonzero(in_reach)
     return time_order(history, rows)
 
@@ -157,19 +161,20 @@ def _over_cap(spec: FeatureSpec, history: History) -> tuple[int, int]:
         if entity.tiles:
             continue
         code = history.entity_codes(entity.key)
-        in_reach = _within(entity, code, history.event_time_us)
+        newest_us = _newest_us(code, history.event_time_us)
+        in_reach = history.event_time_us >= newest_us - entity.horizon_us
         over = np.maximum(np.bincount(code[in_reach]) - entity.cap, 0)
         full += int((over > 0).sum())
         dropped += int(over.sum())
     return full, dropped
 
 
-def _within(entity: Entity, code: I64, time_us: I64) -> npt.NDArray[np.bool_]:
-    """Return which purchases are recent enough, compared with their id's newest."""
+def _newest_us(code: I64, time_us: I64) -> I64:
+    """Return the time of the newest purchase of each row's id; int64 [N]."""
     newest_us = np.zeros(code.max(initial=-1) + 1, np.int64)
     np.maximum.at(newest_us, code, time_us)
-    within: npt.NDArray[np.bool_] = time_us >= newest_us[code] - entity.horizon_us
-    return within
+    found: I64 = newest_us[code]
+    return found
 
 
 def materialize(

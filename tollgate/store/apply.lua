@@ -106,6 +106,21 @@ local function bit(flags, value)
   return floor(flags / value) % 2
 end
 
+-- Time before which a value without tiles loses its entries: the horizon's begin, rounded
+-- down to a power of two of µs that is at most an eighth of the horizon. So several leave
+-- at once, and most purchases remove none.
+local lots = {}
+local function trim_time(watermark, horizon)
+  local lot = lots[horizon]
+  if not lot then
+    local _, exponent = math.frexp(math.max(floor(horizon / 8), 1))
+    lot = 2 ^ (exponent - 1)
+    lots[horizon] = lot
+  end
+  local oldest = watermark - horizon
+  return oldest - oldest % lot
+end
+
 -- Sum of a header's words, its checksum left out; two's complement modulo WRAP.
 local function header_words(entry, overflow, count, watermark, dropped)
   local low, lowest = watermark % WRAP, dropped % WRAP
@@ -138,7 +153,7 @@ local function append(value, horizon, cap, count, entry)
       unpack('<I4I4I4I4I4I4I4I4I4I4I4I4', events, p)
     local time, id = b * WRAP + a, sub(events, p + 24, p + 31)
     if time <= newest or b >= NEGATIVE or flags % 2 ~= PURCHASE
-        or time < watermark - horizon or (overflow > 0 and time <= dropped)
+        or time < trim_time(watermark, horizon) or (overflow > 0 and time <= dropped)
         or find(value, id, HEADER + 1, true)
         or (p > at and find(events, id, at, true) < p) then
       return nil
@@ -148,7 +163,7 @@ local function append(value, horizon, cap, count, entry)
     checksum = checksum + a + b + c + d + e + f + g + h + i + flags + k + l
       + column_words(events, p, entry)
   end
-  local from, oldest = HEADER + 1, watermark - horizon
+  local from, oldest = HEADER + 1, trim_time(watermark, horizon)
   while from < stop and unpack('<i8', value, from) < oldest do
     checksum = checksum - words(value, from, entry)
     from = from + entry
@@ -915,7 +930,7 @@ local function merge(value, horizon, cap, count, entry, most_bytes, form)
       elseif status == APPLIED then
         status = DUPLICATE
       end
-    elseif time < (tiled and began or watermark) - horizon
+    elseif time < (tiled and began - horizon or trim_time(watermark, horizon))
         or (overflow > 0 and time <= dropped) then
       -- Nothing as old as what a full value dropped comes in again: it would be
       -- dropped, and counted, twice.
@@ -963,14 +978,14 @@ local function merge(value, horizon, cap, count, entry, most_bytes, form)
   end
   if changed then
     local from, oldest = 1, watermark - horizon
-    while from <= #body and unpack('<i8', body, from) < oldest do
+    local lot = trim_time(watermark, horizon)
+    while from <= #body do
+      local time = unpack('<i8', body, from)
+      if time >= lot then
+        if #body - from + 1 <= cap * entry then break end
+        if time >= oldest then overflow, dropped = overflow + 1, time end
+      end
       checksum = (checksum - words(body, from, entry)) % WRAP
-      from = from + entry
-    end
-    while #body - from + 1 > cap * entry do
-      checksum = (checksum - words(body, from, entry)) % WRAP
-      overflow = overflow + 1
-      dropped = unpack('<i8', body, from)
       from = from + entry
     end
     if from > 1 then body = sub(body, from) end

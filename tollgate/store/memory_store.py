@@ -26,6 +26,7 @@ from tollgate.features.windows.entity_entries import (
     PURCHASE,
     REVISION_SHIFT,
     VALUE_VERSION,
+    oldest_stored_us,
 )
 from tollgate.store.redis.redis_store import (
     Answer,
@@ -56,7 +57,8 @@ def apply_events(
     Args:
         value: Packed value of the entity; None for none.
         events: Entries, one after the other.
-        horizon_us: Age, before the newest purchase, from which events leave.
+        horizon_us: Age, before the newest purchase, from which events leave; see
+            `oldest_stored_us`.
         cap: Most events of the value.
         entry_bytes: Size of an entry with its columns.
 
@@ -99,7 +101,9 @@ def apply_events(
                     body = _inserted(head + tail, merged)
                 checksum += _words(merged) - _words(stored)
                 changed = True
-        elif time_us < watermark - horizon_us or (overflow and time_us <= dropped):
+        elif time_us < oldest_stored_us(watermark, horizon_us) or (
+            overflow and time_us <= dropped
+        ):
             status = _TOO_LATE
         else:
             body = _inserted(body, event)
@@ -111,13 +115,15 @@ def apply_events(
     if not changed:
         return value, False, bytes(statuses)
     start, oldest = 0, watermark - horizon_us
-    while start < len(body) and _TIME.unpack_from(body, start)[0] < oldest:
+    lot = oldest_stored_us(watermark, horizon_us)
+    while start < len(body):
+        (time_us,) = _TIME.unpack_from(body, start)
+        if time_us >= lot:
+            if len(body) - start <= cap * entry_bytes:
+                break
+            if time_us >= oldest:
+                overflow, dropped = overflow + 1, time_us
         checksum -= _words(body[start : start + entry_bytes])
-        start += entry_bytes
-    while len(body) - start > cap * entry_bytes:
-        checksum -= _words(body[start : start + entry_bytes])
-        overflow += 1
-        (dropped,) = _TIME.unpack_from(body, start)
         start += entry_bytes
     body = body[start:]
     count = len(body) // entry_bytes

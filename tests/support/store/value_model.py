@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 from dataclasses import dataclass, field
 
@@ -54,14 +55,18 @@ class Model:
     overflow: int = 0
     dropped_us: int = 0
     touched: bool = False
+    full: bool = False  # the last batch was more than there was room for
 
     def apply(self, events: list[Event]) -> list[int]:
         """Apply a batch in its order, then trim once; a status per event."""
         statuses = [self._apply(event) for event in events]
         if any(status == APPLIED for status in statuses):
             self.touched = True
-            oldest = self.watermark_us - self.horizon_us
-            self.entries = [one for one in self.entries if one["time"] >= oldest]
+            oldest, first = self.watermark_us - self.horizon_us, self._first_us()
+            self.entries = [one for one in self.entries if one["time"] >= first]
+            self.full = len(self.entries) > self.cap
+            while len(self.entries) > self.cap and self.entries[0]["time"] < oldest:
+                del self.entries[0]
             while len(self.entries) > self.cap:
                 self.dropped_us = self.entries.pop(0)["time"]
                 self.overflow += 1
@@ -79,7 +84,7 @@ class Model:
                 entry |= self._label(event)
             else:
                 return DUPLICATE
-        elif event.time_us < self.watermark_us - self.horizon_us or (
+        elif event.time_us < self._first_us() or (
             self.overflow and event.time_us <= self.dropped_us
         ):
             return TOO_LATE
@@ -103,6 +108,11 @@ class Model:
         if event.label is None:
             self.watermark_us = max(self.watermark_us, event.time_us)
         return APPLIED
+
+    def _first_us(self) -> int:
+        """Round the begin of the horizon down; older entries are not stored."""
+        lot = 2 ** int(math.log2(max(self.horizon_us // 8, 1)))
+        return (self.watermark_us - self.horizon_us) // lot * lot
 
     def _label(self, event: Event) -> dict:
         return {

@@ -209,16 +209,11 @@ def test_planned_value_is_that_of_the_contract(
         for damaged in (before[:place], before[:place] + b"\x07" + before[place + 1 :]):
             compiled.appends.plan_appends(call.arguments, call.events, [damaged])
         planned = compiled.appends.plan_appends(call.arguments, call.events, [before])
-        overflow, usual = (
-            model.overflow,
-            bool(model.entries)
-            and all(
-                one["time"] < time_us and one["hash"] != event.hash
-                for one in model.entries
-            ),
+        usual = bool(model.entries) and all(
+            one["time"] < time_us and one["hash"] != event.hash for one in model.entries
         )
         model.apply([event])
-        assert (planned is not None) == (usual and model.overflow == overflow)
+        assert (planned is not None) == (usual and not model.full)
         if planned is not None:
             (known,), appends = planned
             assert appends == [(0, model.packed())]
@@ -228,6 +223,30 @@ def test_planned_value_is_that_of_the_contract(
             one = data.draw(st.sampled_from(model.entries))
             known_us = one["time"] + 5
             model.apply([Event(b"", one["time"], label=1, label_time_us=known_us)])
+
+
+def test_entries_leave_several_at_a_time(spec: FeatureSpec) -> None:
+    """Two a day for 31 days: 2**38 µs are 3.2 days, so one purchase in 6 or 7 trims."""
+    packer = Packer(msgspec.structs.replace(spec, entities=spec.entities[:1]))
+    value, trimmed = b"", 0
+    model = Model(horizon_us=spec.entities[0].horizon_us, cap=1_000)
+    for number in range(300):
+        event = Event(b"%d" % number, START_US + number * 43_200_000_000, cents=1)
+        purchase = Purchases(
+            transaction_id=[event.transaction_id],
+            entity_id=[[b"c"]],
+            event_time_us=np.array([event.time_us]),
+            cents=np.array([event.cents]),
+        )
+        call = packer.pack(purchase_entries(purchase), purchase.entity_id)
+        planned = compiled.appends.plan_appends(call.arguments, call.events, [value])
+        model.apply([event])
+        value = model.packed()
+        if planned is not None:
+            (known,), appends = planned
+            assert appends == [(0, value)]
+            trimmed += number >= 100 and len(known) > 72
+    assert trimmed in range(28, 34)  # of 200
 
 
 def one_purchase(

@@ -41,18 +41,20 @@ def small(spec: FeatureSpec, store_url: str, open_store: OpenStore) -> OnlineFea
 def test_too_late_event_is_scored_flagged_and_not_applied(
     online: OnlineFeatures, redis_client: redis.Redis
 ) -> None:
-    """Exactly at the horizon it is applied, one µs older it is not; by entity."""
-    customer_us = online.spec.entities[0].horizon_us
+    """31 days are rounded down to 2**38 µs: at the edge applied, one µs older not."""
+    edge_us = NOW_US - 31 * DAY_US
+    edge_us -= edge_us % 2**38
     score(online, ("1", "c", "t", NOW_US, 100))
     before = stored(redis_client)
-    late = score(online, ("2", "c", "t", NOW_US - customer_us - 1, 900))
+    late = score(online, ("2", "c", "t", edge_us - 1, 900))
     assert late.applied.tolist() == [Applied.NO]
     assert bits(late)[0] & Degraded.EVENT_TOO_LATE
     assert named(online, late, "amount") == [9.0]
     (key,) = redis_client.keys("*customer:c")
     assert redis_client.get(key) == before[key]
-    edge = score(online, ("3", "c", "u", NOW_US - customer_us, 900))
+    edge = score(online, ("3", "c", "u", edge_us, 900))
     assert edge.applied.tolist() == [Applied.YES]
+    assert bits(edge)[0] & Degraded.EVENT_TOO_LATE
     assert redis_client.get(key) != before[key]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -348,6 +348,21 @@ _NEVER_US = np.iinfo(np.int64).min
 def _format(entry_bytes: int | I64) -> int | I64:
     """Compute the first 32-bit word of a value without tiles."""
     return entry_bytes << 8 | VALUE_VERSION
+
+
+Times = TypeVar("Times", int, I64)
+
+
+def oldest_stored_us(watermark_us: Times, horizon_us: int) -> Times:
+    """
+    Return the time before which a value without tiles holds no event, µs.
+
+    It is watermark - horizon, rounded down to a multiple of a power of two, the largest
+    that is at most an eighth of the horizon. So several entries leave at once, and most
+    purchases remove none.
+    """
+    width_us = 1 << max((horizon_us // 8).bit_length() - 1, 0)
+    return (watermark_us - horizon_us) // width_us * width_us
 
 
 def empty_value(columns: int, *, tiled: bool = False) -> bytes:

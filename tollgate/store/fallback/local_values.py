@@ -23,6 +23,7 @@ from tollgate.features.windows.entity_entries import (
     TILED_VERSION,
     VALUE_VERSION,
     empty_value,
+    oldest_stored_us,
 )
 from tollgate.store.store_events import ARGUMENTS, Call
 
@@ -95,6 +96,8 @@ def _apply(
     counts = heads["count"].astype(np.int64)
     horizon_us = arguments["horizon_us"]
     oldest_us = heads["watermark_us"] - horizon_us
+    if not tiled:
+        oldest_us = _oldest_stored_us(heads["watermark_us"], horizon_us)
     late = events["time_us"] < oldest_us[key]
     dropped_us = heads["dropped_us"][key]
     gone = events["time_us"] <= dropped_us
@@ -109,12 +112,22 @@ def _apply(
     bought = (merged["flags"] & PURCHASE) != 0
     np.maximum.at(heads["watermark_us"], owner[bought], merged["time_us"][bought])
     if not tiled:
-        fresh = merged["time_us"] >= (heads["watermark_us"] - horizon_us)[owner]
+        oldest_us = heads["watermark_us"] - horizon_us
+        stored_us = _oldest_stored_us(heads["watermark_us"], horizon_us)
+        fresh = merged["time_us"] >= stored_us[owner]
         merged, owner = merged[fresh], owner[fresh]
-        merged, owner = _capped(merged, owner, heads=heads, cap=arguments["cap"])
+        cap = arguments["cap"]
+        merged, owner = _capped(
+            merged, owner, heads=heads, cap=cap, oldest_us=oldest_us
+        )
     status = np.where(late, _TOO_LATE, _APPLIED).astype(np.uint8).tobytes()
     heads["version"] = TILED_VERSION if tiled else VALUE_VERSION
     return _packed(heads, middles, merged, owner), status
+
+
+def _oldest_stored_us(watermark_us: I64, horizon_us: I64) -> I64:
+    pairs = zip(watermark_us.tolist(), horizon_us.tolist(), strict=True)
+    return np.array([oldest_stored_us(*one) for one in pairs], np.int64)
 
 
 def _order(events: Entries) -> npt.NDArray[np.bytes_]:
@@ -192,17 +205,24 @@ def _join_label(entries: Entries, first: int, again: int) -> None:
 
 
 def _capped(
-    entries: Entries, key: I64, *, heads: Entries, cap: npt.NDArray[np.uint32]
+    entries: Entries,
+    key: I64,
+    *,
+    heads: Entries,
+    cap: npt.NDArray[np.uint32],
+    oldest_us: I64,
 ) -> tuple[Entries, I64]:
-    """Drop and count the oldest entries of each value that has too many."""
+    """Drop the oldest entries of each full value; count those within its horizon."""
     counts = np.bincount(key, minlength=len(heads))
     over = np.maximum(counts - cap.astype(np.int64), 0)
     if not over.any():
         return entries, key
     starts = counts.cumsum() - counts
     keep = np.arange(len(key)) >= (starts + over)[key]
-    (full,) = over.nonzero()
-    heads["overflow"][full] += over[full].astype(np.uint32)
+    counted = ~keep & (entries["time_us"] >= oldest_us[key])
+    dropped = np.bincount(key[counted], minlength=len(heads))
+    (full,) = dropped.nonzero()
+    heads["overflow"][full] += dropped[full].astype(np.uint32)
     heads["dropped_us"][full] = entries["time_us"][starts[full] + over[full] - 1]
     return entries[keep], key[keep]
 
