@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,7 +40,7 @@ def demo(product: Product = None) -> None:
     `--product credit`: the same of 2,000 loan applications, with a notice of reasons.
     """
     chosen = console.settings(product=product, product_is_known=False)
-    is_credit = simulated_product(product) == CREDIT
+    is_credit = simulated_product(product, known=(FRAUD, CREDIT)) == CREDIT
     require_repository(chosen.repository_path)
     steps = console.StepPrinter()
     if is_credit:
@@ -213,7 +214,8 @@ def _print_applications(decided: DecidedApplications) -> None:
     console.out.print(groups)
 
 
-FRAUD, CREDIT = "fraud", "credit"
+FRAUD, CREDIT, SENSORS = "fraud", "credit", "sensors"
+_DAYS = {FRAUD: 183, SENSORS: 14}  # simulated, unless the user says otherwise
 
 
 def simulate(
@@ -222,7 +224,10 @@ def simulate(
     ] = Path(".tollgate/history.parquet"),
     customers: int = 5_000,
     terminals: int = 10_000,
-    days: int = 183,
+    days: Annotated[
+        int | None,
+        typer.Option(show_default="183; of readings 14"),
+    ] = None,
     start: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"])] = datetime(
         2018, 4, 1
     ),
@@ -237,15 +242,46 @@ def simulate(
         int,
         typer.Option(help="Number of loan applications; only for --product credit."),
     ] = 20_000,
+    machines: Annotated[
+        int, typer.Option(help="Number of machines; only for --product sensors.")
+    ] = 8,
+    interval_s: Annotated[
+        int,
+        typer.Option(
+            "--interval",
+            help="Seconds between two readings of a machine; only for --product "
+            "sensors.",
+        ),
+    ] = 60,
+    faults: Annotated[
+        int,
+        typer.Option(
+            help="Number of faults, in the second half of the time; only for "
+            "--product sensors."
+        ),
+    ] = 24,
     product: Product = None,
 ) -> None:
     """
     Simulate purchases of customers at terminals, with three kinds of fraud.
 
     `--product credit`: applications for a loan, with those that were not repaid.
+    `--product sensors`: readings of machines, and a table of their faults.
     """
-    if simulated_product(product) == CREDIT:
+    chosen = simulated_product(product, known=(FRAUD, CREDIT, SENSORS))
+    if chosen == CREDIT:
         _simulate_credit(out, rows=rows, seed=seed)
+        return
+    days = _DAYS[chosen] if days is None else days
+    if chosen == SENSORS:
+        _simulate_sensors(
+            out,
+            machines=machines,
+            days=days,
+            interval_s=interval_s,
+            faults=faults,
+            seed=seed,
+        )
         return
     from tollgate.simulate import simulate as run
     from tollgate.simulate import write
@@ -269,18 +305,20 @@ def simulate(
     )
 
 
-def simulated_product(product: str | None) -> str:
+def simulated_product(product: str | None, *, known: Sequence[str]) -> str:
     """
     Choose the product to simulate data for.
 
+    Args:
+        product: The option; None for the setting.
+        known: Names of the products that can be simulated.
+
     Raises:
-        InputError: There is no simulation of the product.
+        InputError: The product is none of them.
     """
     chosen = console.settings(product=product, product_is_known=False).product
-    if chosen not in (FRAUD, CREDIT):
-        problem = (
-            f"nothing simulates {chosen!r:.80}; {suggest(chosen, (FRAUD, CREDIT))}"
-        )
+    if chosen not in known:
+        problem = f"nothing simulates {chosen!r:.80}; {suggest(chosen, known)}"
         raise InputError("--product", problem)
     return chosen
 
@@ -296,4 +334,23 @@ def _simulate_credit(out: Path, *, rows: int, seed: int) -> None:
     share = unpaid / len(frame)
     console.say(
         f"{len(frame):,} applications, {unpaid:,} not repaid ({share:.2%}) → {out}"
+    )
+
+
+def _simulate_sensors(
+    out: Path, *, machines: int, days: int, interval_s: int, faults: int, seed: int
+) -> None:
+    from tollgate.simulate import write
+    from tollgate.simulate.plant import faults_frame, simulate_plant
+
+    plant = simulate_plant(
+        machines=machines, days=days, interval_s=interval_s, faults=faults, seed=seed
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write(plant.readings, out)
+    faults_file = out.with_suffix(".faults.csv")
+    faults_frame(plant).write_csv(faults_file)
+    console.say(
+        f"{len(plant.readings):,} readings of {machines} machines → {out}; "
+        f"{len(plant.faults)} faults → {faults_file}"
     )
