@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 from tritonclient.grpc.model_config_pb2 import DataType
@@ -11,7 +11,6 @@ from tritonclient.grpc.model_config_pb2 import DataType
 from converters.card.quality_record import HALVES, Levels
 from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.policy import POLICY_FILE
-from tollgate.policy.policy_document import Level
 from tollgate.repository.models.features_version import load_spec_of
 from tollgate.repository.releases.release_file import spec_hash_text
 from tollgate.repository.releases.served_versions import load_policy_of, read_served
@@ -76,7 +75,7 @@ def purpose_of(
         names=spec.feature_names,
         spec_hash=spec_hash_text(spec.spec_hash),
         config=served.product.steps[served.product.model_step],
-        levels=Levels(names=get_args(Level)[: len(cuts) + 1], thresholds=cuts),
+        levels=Levels(names=policy.outcomes.words[: len(cuts) + 1], thresholds=cuts),
         sensitive=policy.sensitive,
         spec=spec,
     )

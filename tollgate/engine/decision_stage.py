@@ -24,7 +24,6 @@ from tollgate.schema import (
     CANARY_SEED_PARAMETER,
     CHALLENGER_PARAMETER,
     TRANSACTION,
-    Decision,
     context_dtype,
 )
 from tollgate.store.stored_decisions import read_stored_decisions
@@ -60,8 +59,6 @@ def in_share(
     chosen: npt.NDArray[np.bool_] = places < percent
     return chosen
 
-
-_WORDS = np.array([level.name.lower().encode() for level in Decision], np.object_)
 
 # Marks of rows that leave no record, as bits.
 DRY, BAD, STORED, FOREIGN = 1, 2, 4, 8
@@ -207,6 +204,8 @@ class DecisionStage:
         self._policy = policy
         self._release = release.encode()
         self._spec_hash = spec_hash
+        words = [word.encode() for word in policy.outcomes.words]
+        self._words = np.array(words, np.object_)
         conditions = {one.name for one in policy.tables.named}
         self._fields = tuple(name for name in fields if name in conditions)
         self._usual: dict[int, tuple[Array, Array]] = {}  # columns by number of rows
@@ -267,7 +266,7 @@ class DecisionStage:
         if marks is not None or self.canary is not None:
             errors, releases = errors.copy(), releases.copy()
         columns = {
-            "decision": _WORDS[decided.decision],
+            "decision": self._words[decided.decision],
             "score": decided.score,
             "reason_codes": decided.reason_codes,
             "degraded": decided.degraded,
@@ -278,7 +277,7 @@ class DecisionStage:
             columns["release"][batch.chosen] = self.canary.release.encode()
         if marks is not None and len(stored := np.flatnonzero(marks & STORED)):
             earlier = read_stored_decisions(context["earlier"][stored])
-            columns["decision"][stored] = _WORDS[earlier.decision]
+            columns["decision"][stored] = self._words[earlier.decision]
             for name in ("score", "reason_codes", "degraded", "release"):
                 columns[name][stored] = getattr(earlier, name)
         if marks is not None and len(bad := np.flatnonzero(marks & BAD)):

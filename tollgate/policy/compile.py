@@ -24,8 +24,6 @@ from tollgate.policy.policy_definition import (
     ESSENTIAL_MISSING,
     MOST_REASONS,
     OTHER,
-    OWN_CODES,
-    SCORE_DECLINE,
     Levels,
     Meaning,
     Notice,
@@ -34,6 +32,7 @@ from tollgate.policy.policy_definition import (
     Rule,
     Score,
     Thresholds,
+    own_codes,
 )
 from tollgate.policy.policy_document import (
     POLICY_VERSION,
@@ -70,15 +69,17 @@ def name_codes(document: Document) -> tuple[str, ...]:
         for bit, one in raw.degraded.items()
         if isinstance(one, RawMeaning)
     }
-    declared = list(dict.fromkeys([*OWN_CODES, *places]))
+    declared = list(dict.fromkeys([*own_codes(document.outcomes), *places]))
     declared += [one.code for one in raw.rules if one.code not in declared]
     codes = list(dict.fromkeys(declared))
     if len(codes) > _MAX_CODES:
         document.refuse(("rules",), f"{len(codes)} codes, {_MAX_CODES} are allowed")
     reported = dict.fromkeys([*codes, *raw.contributions.values()])
     limits = [raw.thresholds, *(one.thresholds for one in raw.segments)]
-    if all(one.decline is None for one in limits):
-        del reported[SCORE_DECLINE]  # stays among the codes, but is never given
+    severest = document.outcomes.words[2]
+    if all(one.get(severest) is None for one in limits):
+        # It stays among the codes, but is never given.
+        del reported[document.outcomes.score_codes[1]]
     for code in reported:
         if code not in raw.reasons | _BUILT_IN:
             document.refuse(("reasons",), f"no text for {code}")
@@ -112,7 +113,6 @@ def read_time_us(text: str) -> int | None:
 
 # Read the independent parts of a policy: score, degraded bits, lists.
 
-LEVELS = {level.name.lower(): level for level in Decision}
 _MAX_LISTS = 32  # number of bits of list_hits
 _MAX_DECIMALS = 9
 
@@ -179,7 +179,8 @@ def read_meanings(document: Document, codes: Sequence[str]) -> tuple[Meaning, ..
             found[name] = _meaning(document, meaning, place, codes)
         essential_too = name == ESSENTIAL_MISSING
         if essential_too and (meaning == "none" or found[name].fallback is not None):
-            document.refuse(place, "is at_least review or decline")
+            _, middle, severest = document.outcomes.words
+            document.refuse(place, f"is at_least {middle} or {severest}")
     return tuple(found.values())
 
 
@@ -188,13 +189,18 @@ def _meaning(
 ) -> Meaning:
     if (meaning.at_least is None) == (meaning.fallback is None):
         document.refuse(place, "needs exactly one of at_least, fallback")
-    if meaning.at_least == "approve":
-        document.refuse(place, "changes nothing: write none")
+    at_least, fallback = Decision.APPROVE, None
+    if meaning.at_least is not None:
+        at_least = document.level(meaning.at_least, (*place, "at_least"))
+        if at_least == Decision.APPROVE:
+            document.refuse(place, "changes nothing: write none")
+    if meaning.fallback is not None:
+        fallback = document.level(meaning.fallback, (*place, "fallback"))
     return Meaning(
         bit=int(Degraded[str(place[-1])]),
         code=codes.index(meaning.code),
-        at_least=LEVELS[meaning.at_least or "approve"],
-        fallback=None if meaning.fallback is None else LEVELS[meaning.fallback],
+        at_least=at_least,
+        fallback=fallback,
     )
 
 
@@ -224,7 +230,7 @@ def read_lists(
         if not any(one.name in when for when in conditions):
             document.refuse(place, "is looked up, and no rule asks for it")
         for position, rule in enumerate(raw.rules):
-            turned = _turned(rule, one.meaning)
+            turned = _turned(rule, one.meaning, mildest=document.outcomes.words[0])
             if turned and rule.when.get(one.name) is True:
                 document.refuse(
                     ("rules", position, "when", one.name),
@@ -233,10 +239,10 @@ def read_lists(
     return tuple(PolicyList(one.name, one.of, one.meaning) for one in raw.lists)
 
 
-def _turned(rule: RawRule, meaning: str) -> str:
+def _turned(rule: RawRule, meaning: str, *, mildest: str) -> str:
     """Return the key of a rule that contradicts a list's meaning; empty for none."""
     level = rule.before_model
-    if level is not None and (level == "approve") == (meaning == "deny"):
+    if level is not None and (level == mildest) == (meaning == "deny"):
         return f"before_model: {level}"
     key, found = (
         ("at_most", rule.at_most) if meaning == "deny" else ("at_least", rule.at_least)
@@ -446,29 +452,42 @@ class _Compiler:
                 ],
             ),
             before_model=sum(one.before_model is not None for one in raw.rules),
+            outcomes=self._document.outcomes,
         )
 
     def _thresholds(self) -> tuple[Thresholds, ...]:
         """Read the thresholds of rows in no segment, then those of each segment."""
         raw = self._raw
-        fallback = raw.fallback.model_output
+        where: Place = ("fallback", "model_output")
+        fallback = self._document.level(raw.fallback.model_output, where)
         found = [self._pair(raw.thresholds, fallback, ("thresholds",))]
         for at, one in enumerate(raw.segments):
-            own = one.fallback.model_output if one.fallback else fallback
-            place: Place = ("segments", at, "thresholds")
-            found.append(self._pair(one.thresholds, own, place))
+            place: Place = ("segments", at)
+            own = fallback
+            if one.fallback:
+                word = one.fallback.model_output
+                own = self._document.level(word, (*place, *where))
+            found.append(self._pair(one.thresholds, own, (*place, "thresholds")))
         return tuple(found)
 
-    def _pair(self, raw: RawThresholds, fallback: str, place: Place) -> Thresholds:
-        review, decline = raw.review, raw.decline
+    def _pair(self, raw: RawThresholds, fallback: Decision, place: Place) -> Thresholds:
+        mildest, middle, severest = self._document.outcomes.words
+        for word in raw:
+            if self._document.level(word, (*place, word)) == Decision.APPROVE:
+                problem = f"{mildest} is every score below {middle}"
+                self._refuse((*place, word), problem)
+        review, decline = raw.get(middle), raw.get(severest)
+        if review is None:
+            self._refuse(place, f"{middle} is missing")
         if decline is None:
             if not 0 <= review <= 1:
-                self._refuse(place, f"0 <= review {review} <= 1 is false")
+                self._refuse(place, f"0 <= {middle} {review} <= 1 is false")
         elif not 0 <= review <= decline <= 1:
             self._refuse(
-                place, f"0 <= review {review} <= decline {decline} <= 1 is false"
+                place,
+                f"0 <= {middle} {review} <= {severest} {decline} <= 1 is false",
             )
-        return Thresholds(review, decline, LEVELS[fallback])
+        return Thresholds(review, decline, fallback)
 
     def _segment(self, at: int) -> Criterion:
         raw = self._raw.segments
@@ -532,16 +551,28 @@ class _Compiler:
     def _rule(self, at: int, codes: Sequence[str]) -> Rule:
         """Read the effect of a rule."""
         rule, place = self._raw.rules[at], ("rules", at)
-        given = (rule.at_least, rule.at_most, rule.before_model)
-        if sum(one is not None for one in given) != 1:
+        effects = {
+            "at_least": rule.at_least,
+            "at_most": rule.at_most,
+            "before_model": rule.before_model,
+        }
+        given = {
+            key: self._document.level(word, (*place, key))
+            for key, word in effects.items()
+            if word is not None
+        }
+        if len(given) != 1:
             self._refuse(place, "needs exactly one of at_least, at_most, before_model")
-        if rule.at_least == "approve" or rule.at_most == "decline":
+        early = given.get("before_model")
+        at_least = given.get("at_least", early or Decision.APPROVE)
+        at_most = given.get("at_most", Decision.DECLINE if early is None else early)
+        if at_least == Decision.APPROVE and at_most == Decision.DECLINE:
             self._refuse(place, "changes nothing: every decision is that already")
         return Rule(
             name=rule.name,
             owner=rule.owner,
-            at_least=LEVELS[rule.before_model or rule.at_least or "approve"],
-            at_most=LEVELS[rule.before_model or rule.at_most or "decline"],
+            at_least=at_least,
+            at_most=at_most,
             code=codes.index(rule.code),
             stop=rule.stop or rule.before_model is not None,
         )

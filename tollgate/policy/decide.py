@@ -14,10 +14,9 @@ import numpy.typing as npt
 from tollgate import compiled
 from tollgate.policy.decision_tables import F32, U32, RowFacts
 from tollgate.policy.policy_definition import (
-    MODEL_UNAVAILABLE,
-    OWN_CODES,
-    SCORE_DECLINE,
-    SCORE_REVIEW,
+    DECLINED_AT,
+    REVIEWED_AT,
+    UNAVAILABLE_AT,
     Policy,
 )
 from tollgate.schema import REASON_SEPARATOR, Decision, Degraded
@@ -26,9 +25,6 @@ Bool = npt.NDArray[np.bool_]
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
 
-_UNAVAILABLE = OWN_CODES.index(MODEL_UNAVAILABLE)
-_DECLINED = OWN_CODES.index(SCORE_DECLINE)
-_REVIEWED = OWN_CODES.index(SCORE_REVIEW)
 _MODEL_OUTPUT = np.uint32(Degraded.MODEL_OUTPUT)
 _MOST_CACHED_TEXTS = 4096  # distinct sets of codes in the cache; a set is 63 bits
 
@@ -93,11 +89,11 @@ def decide(facts: RowFacts, *, policy: Policy) -> PolicyDecisions:
     declined = exact >= level.decline[segment]  # in float64: no threshold is rounded
     reviewed = exact >= level.review[segment]
     decision = reviewed.astype(np.uint8) + declined
-    code_bits = declined.astype(np.int64) << _DECLINED
-    code_bits |= (reviewed & ~declined).astype(np.int64) << _REVIEWED
+    code_bits = declined.astype(np.int64) << DECLINED_AT
+    code_bits |= (reviewed & ~declined).astype(np.int64) << REVIEWED_AT
     if not usable.all():
         decision = np.where(usable, decision, level.fallback[segment])
-        code_bits |= (~usable).astype(np.int64) << _UNAVAILABLE
+        code_bits |= (~usable).astype(np.int64) << UNAVAILABLE_AT
     for one in policy.meanings:
         if one.fallback is not None:
             there = (degraded & one.bit) != 0
@@ -276,7 +272,7 @@ def _program(policy: Policy) -> Any:
         plain=policy.score.plain,
         rounding=0.0 if decimals is None else 10.0**decimals,
         sum_within=policy.sum_within,
-        codes=(_UNAVAILABLE, _DECLINED, _REVIEWED),
+        codes=(UNAVAILABLE_AT, DECLINED_AT, REVIEWED_AT),
         text=functools.partial(_text, codes=policy.codes),
         most_texts=_MOST_CACHED_TEXTS,
     )

@@ -9,14 +9,20 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.policy.decision_tables import ConditionTable
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
 from tollgate.schema import Decision
 
 OTHER = "other"  # the segment of rows in no other segment
-SCORE_REVIEW, SCORE_DECLINE = "SCORE_REVIEW", "SCORE_DECLINE"
 MODEL_UNAVAILABLE = "MODEL_UNAVAILABLE"
 ESSENTIAL_MISSING = "ESSENTIAL_MISSING"
-# These codes come first in every decision, in this order.
-OWN_CODES = (MODEL_UNAVAILABLE, SCORE_DECLINE, SCORE_REVIEW, ESSENTIAL_MISSING)
+# The first codes of every policy are those of `own_codes`, in this order.
+UNAVAILABLE_AT, DECLINED_AT, REVIEWED_AT = 0, 1, 2
+
+
+def own_codes(outcomes: Outcomes) -> tuple[str, ...]:
+    """List the codes that a decision gives with any policy of these outcomes."""
+    review, decline = outcomes.score_codes
+    return MODEL_UNAVAILABLE, decline, review, ESSENTIAL_MISSING
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -157,6 +163,7 @@ class Policy(msgspec.Struct, frozen=True, eq=False, weakref=True):
         notice: Content of a notice; None for a product that sends none.
         sensitive: Attributes that must not influence decisions; none is an input.
         before_model: Number of rules, the first ones, that decide before the model.
+        outcomes: Words of the product for the levels of a decision.
     """
 
     product: str
@@ -179,6 +186,7 @@ class Policy(msgspec.Struct, frozen=True, eq=False, weakref=True):
     notice: Notice | None = None
     sensitive: tuple[str, ...] = ()
     before_model: int = 0
+    outcomes: Outcomes = DEFAULT_OUTCOMES
 
     def unscored(self, rules: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """

@@ -11,7 +11,6 @@ import yaml
 from tollgate.policy.policy_document import RawPolicy
 
 _NAMED = ("lists", "segments", "rules")  # lists of named things
-_THRESHOLDS = ("review", "decline")
 _LAST = ("contributions", "reasons")
 
 
@@ -115,10 +114,11 @@ def _is_when(where: str) -> bool:
 
 def _hint(where: str, old: Any, new: Any) -> str:
     """Describe the effect of a changed threshold; a missing one is never reached."""
-    if where.split(".")[-1] not in _THRESHOLDS or "thresholds" not in where:
+    *_, parent, word = ["", *where.split(".")]
+    if parent != "thresholds":
         return ""
     if new is None:
-        return ": milder, no score declines"
+        return f": milder, no score gives {word}"
     return ": stricter" if old is None or new < old else ": milder"
 
 

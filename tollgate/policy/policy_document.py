@@ -15,6 +15,8 @@ import msgspec
 import yaml
 
 from tollgate.errors import PolicyError
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes, outcomes_problem
+from tollgate.schema import Decision
 
 Place = tuple[str | int, ...]  # keys and positions, from the top of the file
 
@@ -139,8 +141,6 @@ def read_as(source: Source, type_: type[Any]) -> Any:
 POLICY_VERSION = 1
 POLICY_FILE = "policy.yaml"
 
-Level = Literal["approve", "review", "decline"]
-
 _DURATION = re.compile(r"(\d{1,6})([smhd])\Z")
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -153,28 +153,21 @@ class RawScore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     decimals: int | None = None
 
 
-class RawThresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """
-    Scores at or above which a purchase is reviewed or declined.
-
-    Without `decline` no score declines one.
-    """
-
-    review: float
-    decline: float | None = None
+# Outcome -> score from which a purchase gets it; optional for the severest outcome.
+RawThresholds = dict[str, float | None]
 
 
 class RawFallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Decision without a usable score, and when a score is unusable."""
 
-    model_output: Level
+    model_output: str
     sum_within: float | None = None
 
 
 class RawSegmentFallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Decision without a usable score in one segment."""
 
-    model_output: Level
+    model_output: str
 
 
 class RawSegment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -198,8 +191,8 @@ class RawMeaning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Effect of a degraded bit on a decision: one of `at_least`, `fallback`."""
 
     code: str
-    at_least: Level | None = None
-    fallback: Level | None = None
+    at_least: str | None = None
+    fallback: str | None = None
 
 
 class RawRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -209,9 +202,9 @@ class RawRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     owner: str
     when: dict[str, Any]
     code: str
-    at_least: Level | None = None
-    at_most: Level | None = None
-    before_model: Level | None = None
+    at_least: str | None = None
+    at_most: str | None = None
+    before_model: str | None = None
     stop: bool = False
     segments: list[str] | None = None
     since: str | None = msgspec.field(name="from", default=None)
@@ -248,6 +241,7 @@ class RawPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fallback: RawFallback
     rules: list[RawRule]
     reasons: dict[str, str]
+    outcomes: tuple[str, ...] = DEFAULT_OUTCOMES.words
     segments: list[RawSegment] = []
     lists: list[RawList] = []
     degraded: dict[str, Literal["none"] | RawMeaning] = {}
@@ -263,10 +257,23 @@ class Document(msgspec.Struct, frozen=True):
 
     raw: RawPolicy
     source: Source
+    outcomes: Outcomes
 
     def refuse(self, place: Place, problem: str) -> NoReturn:
         """Raise the error that names file, line and key."""
         raise self.source.refuse(place, problem)
+
+    def level(self, word: str, place: Place) -> Decision:
+        """
+        Return the level of an outcome.
+
+        Raises:
+            PolicyError: It is none of the product's; the message lists these.
+        """
+        words = self.outcomes.words
+        if word not in words:
+            self.refuse(place, f"{word!r} is none of {', '.join(words)}")
+        return Decision(words.index(word))
 
 
 def read_document(path: Path) -> Document:
@@ -274,10 +281,16 @@ def read_document(path: Path) -> Document:
     Read a policy.yaml as it is written; does not check that it is consistent.
 
     Raises:
-        PolicyError: It cannot be read, or has other keys or types.
+        PolicyError: It cannot be read, has other keys or types, or outcomes that no
+            product can have.
     """
     source = Source(path)
-    return Document(read_as(source, RawPolicy), source)
+    raw = read_as(source, RawPolicy)
+    problem = outcomes_problem(raw.outcomes)
+    if problem:
+        raise source.refuse(("outcomes",), problem)
+    mildest, middle, severest = raw.outcomes
+    return Document(raw, source, Outcomes((mildest, middle, severest)))
 
 
 def duration_s(text: str) -> int | None:

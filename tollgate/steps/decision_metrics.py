@@ -19,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.policy.decide import PolicyDecisions
-from tollgate.schema import Decision, Degraded, context_dtype
+from tollgate.policy.outcomes import Outcomes
+from tollgate.schema import Degraded, context_dtype
 from tollgate.steps.metric_buffer import (
     PAUSE_S,
     Labels,
@@ -90,6 +91,7 @@ class DecisionMetrics:
         labels: Labels of every metric; product, model and version.
         releases: The release that decides, and the challenger's if there is one.
         spec_hash: Rows with features of another spec are not answered, so not counted.
+        outcomes: Words of the product for the levels of a decision.
     """
 
     def __init__(
@@ -99,9 +101,11 @@ class DecisionMetrics:
         labels: Mapping[str, str],
         releases: tuple[str, ...],
         spec_hash: int,
+        outcomes: Outcomes,
     ) -> None:
         self._releases = releases
         self._spec_hash = spec_hash
+        self._words = outcomes.words
         self._waiting: deque[tuple[Array, Array, Array, Array, int, int]] = deque()
         self._counters = MetricBuffer(
             pb, counters=COUNTERS, histograms=HISTOGRAMS, labels=labels
@@ -161,9 +165,9 @@ class DecisionMetrics:
         for kind in ("decided", "repeated", "dry", "bad"):
             self._counters.add("tollgate_rows_total", (("kind", kind),), number=0)
         for release in self._releases:
-            for outcome in Decision:
+            for word in self._words:
                 for source in SOURCES:
-                    named = _decision(release, outcome, source)
+                    named = _decision(release, word, source)
                     self._counters.add("tollgate_decisions_total", named, number=0)
 
     def _count(self, taken: list[tuple[Array, Array, Array, Array, int, int]]) -> None:
@@ -232,10 +236,10 @@ class DecisionMetrics:
         times: Mapping[str, Array],
     ) -> None:
         places = decision.astype(np.int64) * len(SOURCES) + source
-        counts = np.bincount(places, minlength=len(Decision) * len(SOURCES))
+        counts = np.bincount(places, minlength=len(self._words) * len(SOURCES))
         for place in np.flatnonzero(counts).tolist():
             outcome, origin = divmod(place, len(SOURCES))
-            named = _decision(release, Decision(outcome), SOURCES[origin])
+            named = _decision(release, self._words[outcome], SOURCES[origin])
             number = int(counts[place])
             self._counters.add("tollgate_decisions_total", named, number=number)
         of = (("release", release),)
@@ -251,9 +255,8 @@ class DecisionMetrics:
             self._counters.add("tollgate_score_log_odds_sum", of, number=total)
 
 
-def _decision(release: str, outcome: Decision, source: str) -> Labels:
-    name = outcome.name.lower()
-    return (("release", release), ("outcome", name), ("source", source))
+def _decision(release: str, word: str, source: str) -> Labels:
+    return (("release", release), ("outcome", word), ("source", source))
 
 
 def _sources(degraded: Array) -> Array:

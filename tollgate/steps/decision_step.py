@@ -197,7 +197,11 @@ class DecisionStep:
         releases = [parameters[RELEASE_PARAMETER]]
         releases += [canary.release] if canary is not None else []
         self._metrics = DecisionMetrics(
-            pb, labels=step_labels, releases=tuple(releases), spec_hash=self._spec_hash
+            pb,
+            labels=step_labels,
+            releases=tuple(releases),
+            spec_hash=self._spec_hash,
+            outcomes=policy.outcomes,
         )
         triton.settle()
 

@@ -12,12 +12,12 @@ from loadtests.baseline.service import Answers, BadRows
 from tollgate.engine.row_batches import fingerprints
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.policy.decide import PolicyDecisions
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES
 from tollgate.schema import (
     CONTEXT_VERSION,
     MAX_ID_BYTES,
     REASON_SEPARATOR,
     TRANSACTION_ID,
-    Decision,
     Degraded,
 )
 from tollgate.store.store_events import Purchases
@@ -27,7 +27,7 @@ from tollgate.validation import conflict
 Ids = dict[str, list[bytes]]
 Array = npt.NDArray[Any]
 
-_WORDS = [level.name.lower() for level in Decision]
+_WORDS = DEFAULT_OUTCOMES.words
 
 
 def context_of(

@@ -19,7 +19,11 @@ BREAKS = {
     "version": ("version: 1", "version: 2", "version: 2 is not 1"),
     "score": ("score: fraud", "score: frod", "score: 'frod' is none of"),
     "descending": ("decline: 0.80", "decline: 0.10", "thresholds: 0 <= review 0.35"),
-    "level": ("model_output: review", "model_output: maybe", "Invalid enum value"),
+    "level": (
+        "model_output: review",
+        "model_output: maybe",
+        "'maybe' is none of approve",
+    ),
     "field": ("amount: {ge: 1000}", "amont: {ge: 1000}", "'amont' is no field"),
     "operator": ("amount: {ge: 1000}", "amount: {over: 1000}", "when.amount.over: is"),
     "bit": ("COLD_START: true", "COLD_START: {ge: 1}", "COLD_START is a bit"),

@@ -114,7 +114,7 @@ def test_a_difference_says_what_it_does(tmp_path: Path) -> None:
     old, half = documents
     (one,) = compare(old, half)
     assert (one.where, one.what) == ("thresholds.decline", "removed")
-    assert one.words == "1.0: milder, no score declines"
+    assert one.words == "1.0: milder, no score gives decline"
     (one,) = compare(half, old)
     assert (one.what, one.words) == ("added", "1.0: stricter")
 
@@ -170,4 +170,6 @@ def test_explain_says_that_no_score_declines(
     )
     _print(found)
     text = capsys.readouterr().out
-    assert "thresholds of segment other: review from 0.3, no score declines" in text
+    assert (
+        "thresholds of segment other: review from 0.3, no score gives decline" in text
+    )

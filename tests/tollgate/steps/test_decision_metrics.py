@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tollgate.policy.decide import PolicyDecisions
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES
 from tollgate.schema import Decision, Degraded, context_dtype
 from tollgate.steps.decision_metrics import DecisionMetrics
 from tollgate.steps.metric_buffer import MetricBuffer, export_each_second
@@ -95,7 +96,11 @@ def decided(
 def metrics() -> Iterator[DecisionMetrics]:
     """The metrics of a step with a challenger."""
     made = DecisionMetrics(
-        PB, labels={"product": "p"}, releases=("one", "two"), spec_hash=SPEC
+        PB,
+        labels={"product": "p"},
+        releases=("one", "two"),
+        spec_hash=SPEC,
+        outcomes=DEFAULT_OUTCOMES,
     )
     yield made
     made.close()

@@ -18,7 +18,6 @@ ROWS = (1, 8, 32)
 AMOUNT = 10.0
 _NUMBER = 10  # value of every other number
 _TIMEOUT_S = 10.0  # the first request of a step may be slow
-_DECISIONS = {decision.name.lower() for decision in schema.Decision}
 _NUMPY = {
     "TYPE_FP32": np.float32,
     "TYPE_FP64": np.float64,
@@ -196,8 +195,8 @@ def _require_decisions(
     for row, (error, decision) in enumerate(
         zip(map(_text, answer["error"]), map(_text, answer["decision"]), strict=True)
     ):
-        if error or decision not in _DECISIONS:
-            what = error or f"the decision is {decision!r}"
+        if error or not decision:
+            what = error or "the decision is empty"
             raise ServerError(product, f"probe of {count} rows, row {row}: {what}")
 
 
