@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,6 +16,7 @@ from tollgate.engine.batches import decide_in_batches, rows_of
 from tollgate.errors import ArgumentError, InputError
 from tollgate.policy import Policy, PolicyDecisions, RowFacts, without_model
 from tollgate.policy.conditions import Variable
+from tollgate.policy.outcomes import Outcomes
 from tollgate.schema import (
     MISSING,
     Decision,
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
 _CENTS, _AMOUNT, _EVENT_TIME = "amount_cents", "amount", "event_time"
 _FEATURE, _FIELD, _PROBABILITY, _LIST = "feature_", "field_", "probability_", "list_"
-_ROW_LEVELS = {level.name.lower(): int(level) for level in Decision}
+NO_RELEASES: Mapping[str, Outcomes] = MappingProxyType({})
 # The policy sets this bit itself, from the probabilities.
 _RECORDED_BITS = np.uint32(0xFFFFFFFF & ~int(Degraded.MODEL_OUTPUT))
 
@@ -60,6 +62,7 @@ def read_rows(
     feature_names: Sequence[str],
     fields: Sequence[FieldForm],
     amount: bool = True,
+    recorded: Mapping[str, Outcomes] = NO_RELEASES,
 ) -> PastRows:
     """
     Read the columns that some policies need to decide rows again.
@@ -70,6 +73,8 @@ def read_rows(
             shorter one.
         feature_names: Columns of `features`.
         amount: True if the product has amounts.
+        recorded: Words of the recorded decisions, by release; the words of the first
+            policy for the rows of other releases.
 
     Raises:
         InputError: A column is missing or has another type; the message names it.
@@ -87,7 +92,7 @@ def read_rows(
         list_hits=reader.list_hits(),
         fields=reader.fields(fields),
     )
-    decision = reader.decision()
+    decision = reader.decision(recorded)
     if "degraded" in complete.columns:
         known = ~_lacks_score(facts, policies, degraded=degraded)
         facts = rows_of(facts, known)
@@ -230,16 +235,29 @@ class _Reader:
                 found[one.name] = _journal_number(sent, one.decimals)
         return found
 
-    def decision(self) -> npt.NDArray[np.uint8] | None:
-        """Read the recorded decisions."""
+    def decision(
+        self, recorded: Mapping[str, Outcomes]
+    ) -> npt.NDArray[np.uint8] | None:
+        """Read the recorded decisions, given the words of some releases."""
         if "decision" not in self._frame.columns:
             return None
         words = self._column("decision", lambda one: one.cast(pl.String).to_list())
-        unknown = set(words) - _ROW_LEVELS.keys()
-        if unknown:
-            problem = f"{unknown.pop()!r} is none of {', '.join(_ROW_LEVELS)}"
-            raise InputError(self._path, problem, where="column decision")
-        return np.array([_ROW_LEVELS[word] for word in words], np.uint8)
+        releases: list[str] = [""] * len(words)
+        if "release" in self._frame.columns:
+            releases = self._column(
+                "release", lambda one: one.cast(pl.String).fill_null("").to_list()
+            )
+        usual = self._policies[0].outcomes
+        levels = {name: recorded.get(name, usual).levels for name in set(releases)}
+        found = np.empty(len(words), np.uint8)
+        for row, (word, name) in enumerate(zip(words, releases, strict=True)):
+            level = levels[name].get(word)
+            if level is None:
+                known = recorded.get(name, usual).words
+                problem = f"{word!r} is none of {', '.join(known)}"
+                raise InputError(self._path, problem, where="column decision")
+            found[row] = level
+        return found
 
     def whole(
         self, name: str, *, needed: bool = True, missing: int = 0
@@ -315,7 +333,7 @@ class SegmentDecisions(msgspec.Struct, frozen=True):
     Decisions of some rows, before and after.
 
     Attributes:
-        before, after: Number of rows approved, reviewed and declined.
+        before, after: Number of rows by decision, the mildest first.
         cents_before, cents_after: Amounts of these rows, in cents.
     """
 
@@ -358,6 +376,7 @@ class PolicyComparison(msgspec.Struct, frozen=True):
         cents: Amounts of these rows, in cents.
         segments: Decisions by segment of the new policy, OTHER first.
         rules: Use of each rule of the new policy.
+        outcomes: Words of the new policy, in the order of the matrix.
     """
 
     rows: int
@@ -366,6 +385,7 @@ class PolicyComparison(msgspec.Struct, frozen=True):
     cents: tuple[tuple[int, ...], ...]
     segments: tuple[SegmentDecisions, ...]
     rules: tuple[RuleUse, ...]
+    outcomes: tuple[str, str, str]
 
     @property
     def changed(self) -> int:
@@ -373,12 +393,12 @@ class PolicyComparison(msgspec.Struct, frozen=True):
         same = sum(self.matrix[level][level] for level in range(_LEVELS))
         return self.rows - same
 
-    def more(self, level: Decision) -> int:
+    def more(self, level: int) -> int:
         """Return how many more rows get a decision; below 0 for fewer."""
         after = sum(line[level] for line in self.matrix)
         return after - sum(self.matrix[level])
 
-    def more_cents(self, level: Decision) -> int:
+    def more_cents(self, level: int) -> int:
         """Return the amount of these rows, in cents."""
         after = sum(line[level] for line in self.cents)
         return after - sum(self.cents[level])
@@ -434,6 +454,7 @@ def compare_policies(
             for at, name in enumerate(new.segments)
         ),
         rules=tuple(rules),
+        outcomes=new.outcomes.words,
     )
 
 
@@ -476,15 +497,9 @@ def _sums(decision: npt.NDArray[np.uint8], worth: I64) -> tuple[int, ...]:
     return tuple(int(worth[decision == level].sum()) for level in range(_LEVELS))
 
 
-def names(values: Sequence[Decision]) -> tuple[str, ...]:
-    """Return the names of decisions, as in answers."""
-    return tuple(one.name.lower() for one in values)
-
-
 # Draw the effect of a changed policy on past decisions.
 
 _COLORS = ("tab:green", "tab:orange", "tab:red")
-_DECISIONS = tuple(Decision)
 
 
 def draw(outcome: PolicyComparison, path: Path) -> None:
@@ -501,7 +516,7 @@ def draw(outcome: PolicyComparison, path: Path) -> None:
     _draw_rules(outcome, rules)
     figure.suptitle(
         f"{outcome.changed:,} of {outcome.rows:,} purchases decided differently; "
-        f"declines: {outcome.more(Decision.DECLINE):+,} rows, "
+        f"{outcome.outcomes[-1]}: {outcome.more(Decision.DECLINE):+,} rows, "
         f"{outcome.more_cents(Decision.DECLINE) / 100:+,.2f} in money"
     )
     figure.savefig(path)
@@ -510,8 +525,8 @@ def draw(outcome: PolicyComparison, path: Path) -> None:
 def _draw_moves(outcome: PolicyComparison, axes: Axes) -> None:
     shares = np.array(outcome.matrix) / max(outcome.rows, 1)
     axes.imshow(np.sqrt(shares), cmap="Blues", vmin=0, vmax=1)
-    for before in range(len(_DECISIONS)):
-        for after in range(len(_DECISIONS)):
+    for before in range(_LEVELS):
+        for after in range(_LEVELS):
             rows = outcome.matrix[before][after]
             money = outcome.cents[before][after] / 100
             text = f"{rows:,}\n{money:,.2f}" if rows else "0"
@@ -523,8 +538,8 @@ def _draw_moves(outcome: PolicyComparison, axes: Axes) -> None:
                 color="white" if dark else "black",
                 weight="normal" if before == after else "bold",
             )
-    axes.set_xticks(range(len(_DECISIONS)), names(_DECISIONS))
-    axes.set_yticks(range(len(_DECISIONS)), names(_DECISIONS))
+    axes.set_xticks(range(_LEVELS), outcome.outcomes)
+    axes.set_yticks(range(_LEVELS), outcome.outcomes)
     axes.set(xlabel="after", ylabel="before", title="rows and their amounts")
 
 
@@ -549,7 +564,7 @@ def _draw_segments(outcome: PolicyComparison, axes: Axes) -> None:
             labels.append((place * 3 + shift, f"{part.name} {when}"))
     axes.set_yticks([at for at, _ in labels], [text for _, text in labels])
     axes.invert_yaxis()
-    # Most purchases are approved, so the axis shows its upper end.
+    # Most decisions are the mildest one, so the axis shows its upper end.
     most = max(
         (1 - part.before[0] / max(part.rows, 1) for part in outcome.segments),
         default=0.0,
@@ -560,7 +575,7 @@ def _draw_segments(outcome: PolicyComparison, axes: Axes) -> None:
     )
     axes.set_xlim(max(0.0, 1 - 1.5 * max(most, after, 0.02)), 1)
     axes.set(xlabel="share of the segment's rows", title="by segment")
-    for level, name in enumerate(names(_DECISIONS)):
+    for level, name in enumerate(outcome.outcomes):
         axes.barh(0, 0, color=_COLORS[level], label=name)
     _legend(axes)
 

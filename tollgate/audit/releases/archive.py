@@ -9,7 +9,7 @@ artifact.json.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -21,6 +21,7 @@ from tollgate.audit.chain.links import LinkContent
 from tollgate.audit.releases.archived_release import (
     NAME,
     ArchivedRelease,
+    outcomes_of,
     read_archived_release,
 )
 from tollgate.errors import TollgateError
@@ -31,6 +32,7 @@ from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spe
 from tollgate.features.windows.entity_entries import MISSING
 from tollgate.journal.decision_record import Records
 from tollgate.policy import POLICY_FILE
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
 from tollgate.repository.product_models import read_product
 from tollgate.repository.releases.release_file import RELEASE_FILE
 from tollgate.repository.releases.release_history import find_release
@@ -113,6 +115,7 @@ class ReleaseArchive:
         self._known: dict[str, ArchivedRelease] = {}
         self._specs: dict[int, FeatureSpec | None] = {}
         self._missed: set[str] = set()
+        self._outcomes: dict[str, Outcomes | None] = {}  # of releases not archived
         for link in chain.alive("release"):
             self._learn(read_archived_release(chain.folder, link))
 
@@ -176,6 +179,29 @@ class ReleaseArchive:
             return consented
         positive: npt.NDArray[np.bool_] = (values > 0) & (values != MISSING)
         return positive
+
+    def outcomes(self, name: str) -> Outcomes:
+        """
+        Return the words of a release's decisions.
+
+        If its policy is neither archived nor in the repository, they are those of the
+        release that was archived last: releases of one product rarely differ in them.
+        """
+        archived = self._known.get(name)
+        found = archived.outcomes if archived else self._served_outcomes(name)
+        if found is not None:
+            return found
+        others = [one.outcomes for one in self._known.values() if one.outcomes]
+        return others[-1] if others else DEFAULT_OUTCOMES
+
+    def _served_outcomes(self, name: str) -> Outcomes | None:
+        if name not in self._outcomes:
+            files: Mapping[str, bytes] = {}
+            if self._repository is not None:
+                product = self._chain.links[0].product
+                files = read_release_files(self._repository, name, product=product)
+            self._outcomes[name] = outcomes_of(files)
+        return self._outcomes[name]
 
     def _any_consent(self) -> str | None:
         """Return any archived release's consent field, for one without a policy."""

@@ -16,6 +16,7 @@ from tollgate.errors import JournalError, TollgateError
 from tollgate.features.hook.hook_file import HOOK_FILE
 from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.policy import POLICY_FILE
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
 from tollgate.policy.policy_definition import Score
 from tollgate.repository.models.artifact_file import Training, decode_training
 from tollgate.repository.releases.release_file import RELEASE_FILE, Release
@@ -71,6 +72,7 @@ class PolicyExcerpt(msgspec.Struct, frozen=True):
     reasons: dict[str, str] = {}
     lists: tuple[ListExcerpt, ...] = ()
     journal: JournalExcerpt = JournalExcerpt()
+    outcomes: tuple[str, str, str] = DEFAULT_OUTCOMES.words
 
     @property
     def early_rules(self) -> int:
@@ -121,6 +123,11 @@ class ArchivedRelease(msgspec.Struct, frozen=True):
         """Return the name of the consent field; None without one."""
         return self.policy.journal.consent if self.policy else None
 
+    @property
+    def outcomes(self) -> Outcomes | None:
+        """Return the words of its decisions; None if its policy is unknown."""
+        return Outcomes(self.policy.outcomes) if self.policy else None
+
 
 def read_archived_release(folder: Path, link: Link) -> ArchivedRelease:
     """
@@ -157,6 +164,21 @@ def newest_archived_release(folder: Path, name: str) -> ArchivedRelease | None:
     return read_archived_release(folder, found[-1]) if found else None
 
 
+def recorded_outcomes(folder: Path) -> dict[str, Outcomes]:
+    """
+    Return the words of the decisions of each archived release, by its name.
+
+    Raises:
+        JournalError: A file cannot be read.
+    """
+    archived = [
+        read_archived_release(folder, link)
+        for link, _ in read_links(folder)
+        if link.kind == "release"
+    ]
+    return {one.name: one.outcomes for one in archived if one.outcomes}
+
+
 def release_of(release: ArchivedRelease) -> Release:
     """
     Decode the release file of an archived release.
@@ -182,6 +204,12 @@ def spec_of(files: Mapping[str, bytes]) -> FeatureSpec | None:
     except TollgateError as exc:
         log.warning("%s", exc)
         return None
+
+
+def outcomes_of(files: Mapping[str, bytes]) -> Outcomes | None:
+    """Return the words of a release's decisions; None if its policy is unknown."""
+    policy = _policy_of(files.get(POLICY_FILE, b""))
+    return Outcomes(policy.outcomes) if policy else None
 
 
 def read_with_file(

@@ -30,6 +30,7 @@ from tollgate.audit.releases.record_rows import (
     PROBABILITY,
     SEQUENCE,
     WRITER,
+    levels_of,
     read_table,
 )
 from tollgate.engine.batches import decide_in_batches
@@ -37,8 +38,9 @@ from tollgate.errors import TollgateError
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.features.windows.entity_entries import MISSING
 from tollgate.policy import PolicyDecisions, RowFacts, without_model
+from tollgate.policy.outcomes import Outcomes
 from tollgate.repository.releases.release_file import spec_hash_text
-from tollgate.schema import Decision, Degraded
+from tollgate.schema import Degraded
 
 # Convert sealed records into the row facts that a policy decides on.
 
@@ -101,8 +103,6 @@ def _field(table: pl.DataFrame, name: str) -> npt.NDArray[np.int64]:
 
 # Compare sealed decisions with decisions computed now; describe the differences.
 
-_WORDS = np.array([level.name.lower() for level in Decision], np.object_)
-
 Bool = npt.NDArray[np.bool_]
 F32 = npt.NDArray[np.float32]
 
@@ -125,18 +125,22 @@ def _same_bits(was: F32, now: F32) -> Bool:
 
 
 def wrong_by_aspect(
-    rows: pl.DataFrame, decided: PolicyDecisions, *, rules: bool
+    rows: pl.DataFrame, decided: PolicyDecisions, *, outcomes: Outcomes, rules: bool
 ) -> dict[str, Bool]:
     """
     Return by aspect which rows differ; bool [N] each.
 
-    Pass `rules=False` for another release: its rule bits have other meanings.
+    Decisions are compared by level: another release may have other words.
+
+    Args:
+        outcomes: Words of the recorded decisions.
+        rules: False for another release: its rule bits have other meanings.
     """
     codes = [one.decode() for one in decided.reason_codes.tolist()]
     score = np.ascontiguousarray(rows["score"].to_numpy(), np.float32)
     found: dict[str, Bool] = {
         "score": ~_same_bits(score, decided.score),
-        "decision": rows["decision"].to_numpy() != _WORDS[decided.decision],
+        "decision": levels_of(rows["decision"], outcomes) != decided.decision,
         "codes": (rows["reason_codes"] != pl.Series(codes, dtype=pl.String)).to_numpy(),
         "degraded": rows["degraded"].to_numpy() != decided.degraded,
     }
@@ -153,8 +157,14 @@ def describe_difference(
     *,
     was: F32,
     now: F32,
+    words: Sequence[str],
 ) -> str:
-    """Describe one aspect of a record: value as sealed → value computed now."""
+    """
+    Describe one aspect of a record: value as sealed → value computed now.
+
+    Args:
+        words: Words of the computed decisions.
+    """
     if aspect == "probabilities":
         return f"probabilities {_numbers(was[row])} → {_numbers(now[row])}"
     if aspect == "score":
@@ -162,7 +172,7 @@ def describe_difference(
             [decided.score[row]]
         )
     if aspect == "decision":
-        return f"decision {rows['decision'][row]} → {_WORDS[decided.decision[row]]}"
+        return f"decision {rows['decision'][row]} → {words[decided.decision[row]]}"
     if aspect == "codes":
         after = decided.reason_codes[row].decode()
         return f"codes {rows['reason_codes'][row] or 'none'} → {after or 'none'}"
@@ -285,7 +295,8 @@ def replay(
                 part.problem = found
             else:
                 part.promise = _promise(found)
-                differences += _again(own, found, part)
+                outcomes = releases.outcomes(release)
+                differences += _again(own, found, part, outcomes=outcomes)
                 del differences[MOST_NAMED:]
         progress(done, len(segments))
     return ReplayResult(list(parts.values()), differences)
@@ -320,8 +331,15 @@ def _promise(found: _Decider) -> str:
     return f"within {found.tolerance:g}, as requested"
 
 
-def _again(own: pl.DataFrame, found: _Decider, part: ReleaseReplay) -> list[Difference]:
-    """Decide the records of one release in one segment again, and count the results."""
+def _again(
+    own: pl.DataFrame, found: _Decider, part: ReleaseReplay, *, outcomes: Outcomes
+) -> list[Difference]:
+    """
+    Decide the records of one release in one segment again, and count the results.
+
+    Args:
+        outcomes: Words of the recorded decisions.
+    """
     spec = spec_hash_text(found.release.spec.spec_hash)
     fits = own["spec"] == spec
     part.withheld += int((~own["consent"]).sum())
@@ -350,7 +368,12 @@ def _again(own: pl.DataFrame, found: _Decider, part: ReleaseReplay) -> list[Diff
     decided = decide_in_batches(facts_used, policy=found.release.policy).decisions
     wrong = {
         "probabilities": ~near,
-        **wrong_by_aspect(rows, decided, rules=part.through == part.release),
+        **wrong_by_aspect(
+            rows,
+            decided,
+            outcomes=outcomes,
+            rules=part.through == part.release,
+        ),
     }
     any_wrong: Bool = np.any(list(wrong.values()), axis=0)
     part.differing += int(any_wrong.sum())
@@ -364,7 +387,13 @@ def _again(own: pl.DataFrame, found: _Decider, part: ReleaseReplay) -> list[Diff
             release=part.release,
             what=tuple(
                 describe_difference(
-                    aspect, row, rows, decided, was=facts.probabilities, now=computed
+                    aspect,
+                    row,
+                    rows,
+                    decided,
+                    was=facts.probabilities,
+                    now=computed,
+                    words=found.release.policy.outcomes.words,
                 )
                 for aspect, where in wrong.items()
                 if where[row]

@@ -17,12 +17,14 @@ import polars as pl
 
 from tollgate.audit.chain.chain import Chain
 from tollgate.audit.chain.links import Link
+from tollgate.audit.releases.archive import ReleaseArchive
 from tollgate.audit.releases.record_rows import (
     DECIDED,
     EVENT,
     FEATURE,
     MOMENT,
     SUBJECT,
+    levels_of,
     read_table,
 )
 from tollgate.audit.worker.label_journal import newest, sealed_labels
@@ -30,7 +32,8 @@ from tollgate.audit.worker.pseudonyms import TRANSACTION
 from tollgate.errors import InputError
 from tollgate.evaluation import average_precision, roc_auc
 from tollgate.features.spec.spec_document import LABEL, LABEL_TIME
-from tollgate.schema import REASON_SEPARATOR, Degraded
+from tollgate.policy.outcomes import Outcomes
+from tollgate.schema import REASON_SEPARATOR, Decision, Degraded
 
 _DECISION_COLUMNS = ("release", "decision", "degraded", DECIDED, EVENT)
 
@@ -205,10 +208,12 @@ class ReleaseAccuracy(msgspec.Struct, frozen=True):
         decisions: Number of its decisions in the journal with consent.
         labelled: Number of these decisions that have a label.
         frauds: Number of labelled decisions that were fraud.
-        declined: Share of frauds among the labelled declines; NaN without any.
-        flagged: Share of frauds among the labelled reviews and declines.
-        caught_declined: Share of the frauds that were declined.
-        caught: Share of the frauds that were reviewed or declined.
+        declined: Share of frauds among the labelled decisions of the severest level;
+            NaN without any.
+        flagged: Share of frauds among those of the two severer levels.
+        caught_declined: Share of the frauds that got the severest level.
+        caught: Share of the frauds that got one of the two severer levels.
+        outcomes: Words of its decisions, the mildest first.
         roc_auc, average_precision: Of the scores; NaN unless both classes occur.
     """
 
@@ -222,6 +227,7 @@ class ReleaseAccuracy(msgspec.Struct, frozen=True):
     caught: float
     roc_auc: float
     average_precision: float
+    outcomes: tuple[str, str, str]
 
 
 def accuracy_by_release(
@@ -251,17 +257,19 @@ def accuracy_by_release(
     whole = _with_labels(
         once, sealed_labels(chain), legitimate_before_us=legitimate_before_us
     )
+    releases = ReleaseArchive(chain)
     return [
-        _judged(str(name), own)
+        _judged(str(name), own, outcomes=releases.outcomes(str(name)))
         for (name,), own in sorted(whole.group_by("release"), key=lambda one: one[0])
     ]
 
 
-def _judged(release: str, own: pl.DataFrame) -> ReleaseAccuracy:
+def _judged(release: str, own: pl.DataFrame, *, outcomes: Outcomes) -> ReleaseAccuracy:
     known = own.filter(pl.col(LABEL).is_not_null())
     fraud = known[LABEL].to_numpy() == 1
-    declined = (known["decision"] == "decline").to_numpy()
-    flagged = (known["decision"] != "approve").to_numpy()
+    level = levels_of(known["decision"], outcomes)
+    declined = level == Decision.DECLINE
+    flagged = level != Decision.APPROVE
     return ReleaseAccuracy(
         release=release,
         decisions=len(own),
@@ -271,6 +279,7 @@ def _judged(release: str, own: pl.DataFrame) -> ReleaseAccuracy:
         flagged=_share(fraud[flagged]),
         caught_declined=_share(declined[fraud]),
         caught=_share(flagged[fraud]),
+        outcomes=outcomes.words,
         **_ranked(known, fraud),
     )
 

@@ -14,13 +14,14 @@ from tollgate.audit.chain.links import Link, path_of
 from tollgate.audit.worker.pseudonyms import TRANSACTION, Subjects, pseudonym
 from tollgate.errors import JournalError
 from tollgate.journal.decision_record import Records
+from tollgate.policy.outcomes import Outcomes
 from tollgate.repository.releases.release_file import spec_hash_text
-from tollgate.schema import Decision
 
 WRITER, SEQUENCE = "writer", "sequence"
 FEATURE, FIELD, PROBABILITY, SUBJECT = "feature_", "field_", "probability_", "subject_"
 DECIDED, EVENT = "decided_at", "event_time"
 MOMENT = pl.Datetime("us", "UTC")
+NO_LEVEL = 255  # in place of a level, for a word that is no decision of the product
 
 Bool = npt.NDArray[np.bool_]
 SubjectKeys = Mapping[str, Mapping[bytes, bytes]]
@@ -28,7 +29,6 @@ SubjectKeys = Mapping[str, Mapping[bytes, bytes]]
 # Stored with or without consent.
 _PLAIN = ("degraded", "age_ms", "applied", "rules")
 _STEPS = ("features_us", "model_us", "decision_us")
-_WORDS = pl.Series([level.name.lower() for level in Decision])
 
 
 def keys_of(
@@ -60,6 +60,7 @@ def table_of(
     feature_names: Sequence[str],
     consent: Bool,
     keys: SubjectKeys,
+    outcomes: Outcomes,
 ) -> pl.DataFrame:
     """
     Convert records into a table.
@@ -69,6 +70,7 @@ def table_of(
     Args:
         consent: Rows that may be stored with personal data; bool [N].
         keys: Keys of the subjects, by entity and id.
+        outcomes: Words of the release's decisions.
     """
     rows = len(records)
     first = records.first_sequence
@@ -79,7 +81,7 @@ def table_of(
         DECIDED: _moments(records.decided_us),
         "release": _constant(records.release, rows),
         "spec": _constant(spec_hash_text(records.spec_hash), rows),
-        "decision": _WORDS.gather(decided),
+        "decision": pl.Series(outcomes.words).gather(decided),
         "reason_codes": _text(records.reason_codes),
         **{name: pl.Series(getattr(records, name)) for name in (*_PLAIN, *_STEPS)},
         "consent": pl.Series(consent),
@@ -159,6 +161,15 @@ def _text(values: Sequence[bytes]) -> pl.Series:
 def _moments(time_us: npt.NDArray[np.int64]) -> pl.Series:
     moments: pl.Series = pl.Series(time_us).cast(MOMENT)
     return moments
+
+
+def levels_of(words: pl.Series, outcomes: Outcomes) -> npt.NDArray[np.uint8]:
+    """Convert recorded words of decisions to levels; NO_LEVEL for others; uint8 [N]."""
+    levels = outcomes.levels
+    found = words.replace_strict(
+        list(levels), list(levels.values()), default=NO_LEVEL, return_dtype=pl.UInt8
+    )
+    return np.asarray(found.to_numpy(), np.uint8)
 
 
 # Read tables of the journal without verification.

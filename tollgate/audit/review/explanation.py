@@ -24,9 +24,10 @@ from tollgate.audit.review.record_text import (
 )
 from tollgate.engine.batches import decide_in_batches
 from tollgate.errors import TollgateError
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
 from tollgate.policy.reason_sentences import Reason
 from tollgate.repository.releases.release_file import spec_hash_text
-from tollgate.schema import REASON_SEPARATOR
+from tollgate.schema import REASON_SEPARATOR, Decision
 
 NO_CONSENT = "there was no consent to store its inputs"
 
@@ -40,7 +41,11 @@ class Contribution(msgspec.Struct, frozen=True):
 
 
 class Threshold(msgspec.Struct, frozen=True):
-    """Thresholds of the row's segment; `decline` is None if no score declines."""
+    """
+    Thresholds of the row's segment, for the two severer levels.
+
+    `decline` is None if no score reaches the severest one.
+    """
 
     segment: str
     review: float
@@ -66,8 +71,9 @@ class ExplainedRecord(msgspec.Struct, frozen=True):
         expected: Margin of the score before any feature is known.
         contributions: Contributions by absolute size, largest first; empty, though
             explained, if a rule decided before the model.
-        reasons: Reasons to report to a person; empty for an approval.
+        reasons: Reasons to report to a person; empty for the mildest decision.
         has_notice: True if the policy defines a notice.
+        outcomes: Words of the release's decisions, the mildest first.
     """
 
     record: str
@@ -85,6 +91,12 @@ class ExplainedRecord(msgspec.Struct, frozen=True):
     contributions: list[Contribution] = []
     reasons: list[Reason] = []
     has_notice: bool = False
+    outcomes: tuple[str, str, str] = DEFAULT_OUTCOMES.words
+
+    @property
+    def level(self) -> int | None:
+        """Return the level of the decision; None if it is none of the words."""
+        return Outcomes(self.outcomes).levels.get(self.decision)
 
     @property
     def margin(self) -> float:
@@ -131,6 +143,7 @@ def _plain(
     values: dict[str, Any], place: str, archived: ArchivedRelease | None
 ) -> ExplainedRecord:
     score = values["score"]
+    outcomes = (archived and archived.outcomes) or DEFAULT_OUTCOMES
     return ExplainedRecord(
         record=f"{values[WRITER]}:{values[SEQUENCE]}",
         place=place,
@@ -141,6 +154,7 @@ def _plain(
         codes=describe_reasons(values, archived),
         degraded=describe_degraded(values),
         rules=describe_rules(values, archived),
+        outcomes=outcomes.words,
     )
 
 
@@ -170,6 +184,7 @@ def _with_policy(
         ],
         threshold=None if policy.unscored(decided.rules)[0] else threshold,
         has_notice=policy.notice is not None,
+        outcomes=policy.outcomes.words,
     )
 
 
@@ -195,7 +210,7 @@ def _with_contributions(
             for at in (order if scored else ())
         ],
         reasons=[]
-        if found.decision == "approve"
+        if found.level == Decision.APPROVE
         else list(explainer.reasons(_codes(values), amounts)),
     )
 

@@ -10,10 +10,12 @@ from __future__ import annotations
 from tollgate.audit.review.explanation import ExplainedRecord
 from tollgate.errors import JournalError
 
+# Sentences for the default words; other products get their own word in the sentence.
 _ACTION = {
     "decline": "Your application was declined.",
     "review": "Your application was not approved at once; a person looks at it.",
 }
+_OTHER_ACTION = "The decision on your application: {word}."
 
 
 def notice_text(found: ExplainedRecord, *, application: str) -> str:
@@ -21,12 +23,12 @@ def notice_text(found: ExplainedRecord, *, application: str) -> str:
     Return the notice as plain text.
 
     Raises:
-        JournalError: The decision was an approval, or its principal reasons are not
+        JournalError: The decision was the mildest one, or its principal reasons are not
             known exactly.
     """
     problem = ""
-    if found.decision not in _ACTION:
-        problem = "was approved: no reasons are owed"
+    if not found.level:
+        problem = f"its decision is {found.decision}: no reasons are owed"
     elif found.unexplained:
         problem = f"its principal reasons are not known: {found.unexplained}"
     elif not found.has_notice:
@@ -41,7 +43,7 @@ def notice_text(found: ExplainedRecord, *, application: str) -> str:
         [
             f"Application {application}, decided {found.decided}",
             "",
-            _ACTION[found.decision],
+            _ACTION.get(found.decision, _OTHER_ACTION.format(word=found.decision)),
             f"The {words}:",
             "",
             *(f"  {one}" for one in lines),

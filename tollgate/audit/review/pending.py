@@ -17,6 +17,7 @@ from tollgate.errors import JournalError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.journal.decision_record import Records, decode_chunk
 from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
 from tollgate.store.redis.cluster_client import open_any_client
 from tollgate.store.redis.redis_store import redis_errors
 
@@ -79,13 +80,20 @@ def _row_of(records: Records, wanted: str) -> int | None:
 
 
 def pending_table(
-    records: Records, *, spec: FeatureSpec | None, releases: ReleaseArchive | None
+    records: Records,
+    *,
+    spec: FeatureSpec | None,
+    releases: ReleaseArchive | None,
+    outcomes: Outcomes = DEFAULT_OUTCOMES,
 ) -> pl.DataFrame:
     """
     Return a record as a segment's table, with pseudonyms under an empty key.
 
     Without consent the row holds as little as a sealed one. If no journal is known, the
     row is complete.
+
+    Args:
+        outcomes: Words of the release's decisions, if no journal is known.
     """
     width = records.features.shape[1]
     names = [str(at) for at in range(width)]
@@ -97,4 +105,7 @@ def pending_table(
     consent = np.ones(len(records), np.bool_)
     if releases is not None:
         consent = releases.consent(records)
-    return table_of(records, feature_names=names, consent=consent, keys=keys)
+        outcomes = releases.outcomes(records.release)
+    return table_of(
+        records, feature_names=names, consent=consent, keys=keys, outcomes=outcomes
+    )

@@ -23,6 +23,7 @@ from tollgate.features.fields import hash_words
 from tollgate.features.spec.description import feature_text, window_text
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.features.windows.entity_entries import MISSING
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES
 from tollgate.repository.models.artifact_file import Distribution, Training
 from tollgate.schema import REASON_SEPARATOR, Applied, Degraded, floats_at
 from tollgate.templating import render
@@ -269,6 +270,7 @@ def decision_page(found: SealedRecord, archived: ArchivedRelease | None) -> str:
             "product": found.link.product,
             "record": f"{values[WRITER]}:{values[SEQUENCE]}",
             "decision": values["decision"],
+            "tone": _tone(values, archived),
             "decided_at": moment(values["decided_at"]),
             "figures": _figures(values, archived),
             "values": values,
@@ -293,6 +295,13 @@ def decision_page(found: SealedRecord, archived: ArchivedRelease | None) -> str:
             "proof": found.evidence,
         },
     )
+
+
+def _tone(values: dict[str, Any], archived: ArchivedRelease | None) -> str:
+    """Return the CSS class for the level of the decision; empty if it is unknown."""
+    outcomes = (archived and archived.outcomes) or DEFAULT_OUTCOMES
+    level = outcomes.levels.get(values["decision"])
+    return "" if level is None else ("mild", "middle", "severe")[level]
 
 
 def _figures(

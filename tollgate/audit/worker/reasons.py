@@ -1,5 +1,7 @@
 """
-Seal the reasons of reviews and declines: the features that raised the score.
+Seal the reasons of decisions: the features that raised the score.
+
+The mildest decision, an approval for example, needs no reasons.
 
 The contributions are exact. They are computed from the explain.npz of the release's
 model after a segment is sealed, because that is too slow for the request path. The
@@ -21,14 +23,18 @@ from tollgate.audit.chain.links import Link, LinkContent
 from tollgate.audit.releases.archive import ReleaseArchive
 from tollgate.audit.releases.journal_replay import facts_of
 from tollgate.audit.releases.past_release import open_release
-from tollgate.audit.releases.record_rows import SEQUENCE, WRITER, read_table
+from tollgate.audit.releases.record_rows import (
+    SEQUENCE,
+    WRITER,
+    levels_of,
+    read_table,
+)
 from tollgate.audit.review.reason_text import ReleaseExplainer
 from tollgate.errors import TollgateError
 from tollgate.repository.releases.release_file import spec_hash_text
-from tollgate.schema import REASON_SEPARATOR
+from tollgate.schema import REASON_SEPARATOR, Decision
 
 NOT_EXPLAINED = "not_explained"  # key in a link's facts
-_NEEDS_NO_REASONS = "approve"  # an approval needs no reasons
 
 F64 = npt.NDArray[np.float64]
 
@@ -85,11 +91,13 @@ class ReasonSealer:
 
     def _find(self, link: Link) -> Link:
         table = read_table(self._chain.folder, link)
-        wanted = table.filter(
-            pl.col("consent") & (pl.col("decision") != _NEEDS_NO_REASONS)
-        )
         parts, problems = [], {}
-        for (name,), own in wanted.group_by("release", maintain_order=True):
+        consented = table.filter(pl.col("consent"))
+        for (name,), rows in consented.group_by("release", maintain_order=True):
+            outcomes = self._releases.outcomes(str(name))
+            own = rows.filter(levels_of(rows["decision"], outcomes) > Decision.APPROVE)
+            if own.is_empty():
+                continue
             explainer = self.explainer(str(name))
             if isinstance(explainer, str):
                 problems[str(name)] = explainer
@@ -180,5 +188,5 @@ def sealed_reasons(
             if len(table):
                 rows = table.sort("place").select(names).rows()
                 return [SealedReason(*row) for row in rows], ""
-        return [], one.facts.get(NOT_EXPLAINED, "it was neither reviewed nor declined")
+        return [], one.facts.get(NOT_EXPLAINED, "its decision needs no reasons")
     return [], ""

@@ -103,6 +103,7 @@ class Sealer:
                 feature_names=self._releases.feature_names(records),
                 consent=consent,
                 keys=keys,
+                outcomes=self._releases.outcomes(records.release),
             )
             for records, consent in zip(group, consents, strict=True)
         ]

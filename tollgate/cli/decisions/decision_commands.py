@@ -633,11 +633,19 @@ def _explain_pending(
     """Explain a decision that is still in the stream; None if it is not there."""
     from tollgate.audit.chain.chain import Chain
     from tollgate.audit.chain.links import link_paths
-    from tollgate.audit.releases.archive import ReleaseArchive, served_specs
-    from tollgate.audit.releases.archived_release import newest_archived_release
+    from tollgate.audit.releases.archive import (
+        ReleaseArchive,
+        read_release_files,
+        served_specs,
+    )
+    from tollgate.audit.releases.archived_release import (
+        newest_archived_release,
+        outcomes_of,
+    )
     from tollgate.audit.review.explanation import explain_record
     from tollgate.audit.review.pending import find_pending, pending_table
     from tollgate.errors import TollgateError
+    from tollgate.policy.outcomes import DEFAULT_OUTCOMES
 
     try:
         url = running_server.journal_url(chosen)
@@ -649,14 +657,22 @@ def _explain_pending(
         return None
     known = _repository(chosen)
     specs = served_specs(known, chosen.product) if known else {}
-    releases = archived = None
+    releases = archived = outcomes = None
+    if known:
+        files = read_release_files(known, records.release, product=chosen.product)
+        outcomes = outcomes_of(files)
     if link_paths(place):
         releases = ReleaseArchive(
             Chain(place, product=chosen.product), repository=known
         )
         archived = newest_archived_release(place, records.release)
     return explain_record(
-        pending_table(records, spec=specs.get(records.spec_hash), releases=releases),
+        pending_table(
+            records,
+            spec=specs.get(records.spec_hash),
+            releases=releases,
+            outcomes=outcomes or DEFAULT_OUTCOMES,
+        ),
         place="the stream, not sealed yet",
         product=chosen.product,
         archived=archived,
@@ -674,14 +690,13 @@ def _print(found: ExplainedRecord) -> None:
     console.result(f"record {found.record}, {found.place}")
     if found.threshold is not None:
         one = found.threshold
-        decline = (
-            "no score declines"
-            if one.decline is None
-            else f"decline from {one.decline:g}"
-        )
+        _, middle, severest = found.outcomes
+        second = f"no score gives {severest}"
+        if one.decline is not None:
+            second = f"{severest} from {one.decline:g}"
         console.result(
-            f"thresholds of segment {one.segment}: review from {one.review:g}, "
-            f"{decline}"
+            f"thresholds of segment {one.segment}: {middle} from {one.review:g}, "
+            f"{second}"
         )
     for rule in found.rules:
         console.result(f"rule {rule.name} held: {rule.value} ({rule.meaning})")

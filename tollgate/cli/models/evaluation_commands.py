@@ -295,7 +295,12 @@ def _accuracies(chain: Chain, legitimate_after: str | None) -> list[ReleaseAccur
 
 def _print(accuracies: list[ReleaseAccuracy]) -> None:
     heads = ("release", "decisions", "labelled", "frauds", "precision", "recall")
-    more = ("precision, declined", "recall, declined", "AUC", "average precision")
+    # Releases of one product rarely differ in their words.
+    severest = " or ".join(dict.fromkeys(one.outcomes[-1] for one in accuracies))
+    more = (
+        *(f"precision, {severest}", f"recall, {severest}"),
+        *("AUC", "average precision"),
+    )
     table = console.number_table(*heads, *more)
     for one in accuracies:
         table.add_row(*_cells(one))

@@ -14,7 +14,6 @@ from rich.table import Table
 from tollgate.cli import console, running_server
 from tollgate.cli.options import Json, Picture, State, StoreUrl
 from tollgate.errors import InputError, RepositoryError
-from tollgate.schema import Decision
 
 if TYPE_CHECKING:
     from tollgate.features.spec.spec_definition import FeatureSpec
@@ -25,17 +24,14 @@ if TYPE_CHECKING:
 
 # Format the tables of `policy simulate`.
 
-_NAMES = tuple(level.name.lower() for level in Decision)
-
 
 def outcome_tables(outcome: PolicyComparison) -> Iterator[Any]:
     """Build the tables, below a line with the most important result."""
     yield (
         f"{outcome.changed:,} of {outcome.rows:,} rows decided otherwise; "
         + ", ".join(
-            f"{level.name.lower()} {outcome.more(level):+,} "
-            f"({outcome.more_cents(level) / 100:+,.2f})"
-            for level in Decision
+            f"{word} {outcome.more(level):+,} ({outcome.more_cents(level) / 100:+,.2f})"
+            for level, word in enumerate(outcome.outcomes)
         )
     )
     if outcome.left_out:
@@ -51,8 +47,8 @@ def _money(cents: int) -> str:
 
 
 def _matrix(outcome: PolicyComparison) -> Table:
-    table = console.number_table("before ╲ after", *_NAMES)
-    for before, name in enumerate(_NAMES):
+    table = console.number_table("before ╲ after", *outcome.outcomes)
+    for before, name in enumerate(outcome.outcomes):
         table.add_row(
             name,
             *(
@@ -64,16 +60,14 @@ def _matrix(outcome: PolicyComparison) -> Table:
 
 
 def _segments(outcome: PolicyComparison) -> Table:
-    table = console.number_table("segment", "rows", *_NAMES, "declined, money")
+    words = outcome.outcomes
+    table = console.number_table("segment", "rows", *words, f"{words[-1]}, money")
     for part in outcome.segments:
         counts = (
             f"{old:,} → {new:,}"
             for old, new in zip(part.before, part.after, strict=True)
         )
-        money = [
-            _money(sums[Decision.DECLINE])
-            for sums in (part.cents_before, part.cents_after)
-        ]
+        money = [_money(sums[-1]) for sums in (part.cents_before, part.cents_after)]
         table.add_row(escape(part.name), f"{part.rows:,}", *counts, " → ".join(money))
     return table
 
@@ -169,8 +163,10 @@ def simulate(
     picture: Picture = None,
     as_json: Json = False,
 ) -> None:
-    """Simulate a changed policy on past decisions: more declines, money, segments."""
+    """Simulate a changed policy on past decisions: changes, money, segments."""
 
+    from tollgate.audit.chain.links import link_paths
+    from tollgate.audit.releases.archived_release import recorded_outcomes
     from tollgate.redecide import compare_policies, draw, read_rows
 
     features = _features(spec)
@@ -182,6 +178,7 @@ def simulate(
         feature_names=features.feature_names,
         fields=features.fields,
         amount=features.amount,
+        recorded=recorded_outcomes(on) if on.is_dir() and link_paths(on) else {},
     )
     outcome = compare_policies(past, new=policy, old=other)
     if picture is not None:

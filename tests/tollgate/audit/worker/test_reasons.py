@@ -139,7 +139,7 @@ def test_reasons_of_one_record(open_journal: Open) -> None:
     assert reasons[0].code == records.reason_codes[row].decode().split("|")[0]
     assert reasons[0].contribution is None
     assert reasons[-1].contribution > 0
-    assert sealed(approved) == ([], "it was neither reviewed nor declined")
+    assert sealed(approved) == ([], "its decision needs no reasons")
 
 
 def test_changed_reason_is_found(open_journal: Open) -> None:
