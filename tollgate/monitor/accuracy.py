@@ -8,7 +8,7 @@ that age, and a label that took longer never counts, however old the decision is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
 
 import msgspec
@@ -16,18 +16,19 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
-from tollgate.audit.releases.record_rows import EVENT
+from tollgate.audit.releases.record_rows import EVENT, levels_of
 from tollgate.audit.worker.label_journal import REVISION
 from tollgate.audit.worker.pseudonyms import TRANSACTION
 from tollgate.challenger.intervals import Interval, share
 from tollgate.features.spec.spec_document import LABEL, LABEL_TIME
-from tollgate.monitor.tallies import DECISIONS
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
+from tollgate.schema import Decision
 
 I64 = npt.NDArray[np.int64]
 
 COLUMNS = (TRANSACTION, "release", "decision", EVENT)
-# Decisions that count as flagged: reviews and declines together, or declines only.
-LEVELS = {"review": 1, "decline": 2}
+# Decisions of one of these levels or above count as flagged.
+FLAGGED_FROM = (Decision.REVIEW, Decision.DECLINE)
 
 
 class LabelRule(msgspec.Struct, frozen=True):
@@ -61,7 +62,7 @@ class LabelCounts:
         self.young = 0
         self.old = 0
         self.late = 0
-        self.known: I64 = np.zeros((len(DECISIONS), 2), np.int64)
+        self.known: I64 = np.zeros((len(Decision), 2), np.int64)
 
     def add(self, other: LabelCounts) -> None:
         """Add other counts."""
@@ -93,15 +94,25 @@ class DailyAccuracy:
     """
     Counts of labelled decisions of each release, by day of purchase.
 
+    Args:
+        rule: Conditions under which labels count.
+        outcomes: Returns the words of a release's decisions.
+
     Attributes:
         rule: Conditions under which labels count.
+        outcomes: Returns the words of a release's decisions.
         days: Counts by release and day (days since the epoch).
         in_time: Share of labels that came within the lag. Only decisions of twice that
             age count, so that slower labels had time to come, too; NaN without one.
     """
 
-    def __init__(self, rule: LabelRule) -> None:
+    def __init__(
+        self,
+        rule: LabelRule,
+        outcomes: Callable[[str], Outcomes] = lambda release: DEFAULT_OUTCOMES,
+    ) -> None:
         self.rule = rule
+        self.outcomes = outcomes
         self.days: dict[str, dict[int, LabelCounts]] = {}
         self._settled = 0
         self._settled_in_time = 0
@@ -142,7 +153,7 @@ class DailyAccuracy:
             (pl.col("event_us") // 86_400_000_000).alias("day"),
         )
         for (release, day), own in rows.group_by("release", "day", maintain_order=True):
-            found = self._counted(own)
+            found = self._counted(own, self.outcomes(str(release)))
             days = self.days.setdefault(str(release), {})
             days.setdefault(int(str(day)), LabelCounts()).add(found)
 
@@ -167,15 +178,16 @@ class DailyAccuracy:
         self._settled += len(settled)
         self._settled_in_time += int((settled["took_us"] <= self.rule.lag_us).sum())
 
-    def _counted(self, own: pl.DataFrame) -> LabelCounts:
+    def _counted(self, own: pl.DataFrame, outcomes: Outcomes) -> LabelCounts:
         found = LabelCounts()
         old = own.filter(pl.col("event_us") <= self.rule.as_of_us - self.rule.lag_us)
         found.old, found.young = len(old), len(own) - len(old)
         found.late = int(old["late"].sum())
         label = old[LABEL].fill_null(0) if self.rule.legitimate else old[LABEL]
-        for at, name in enumerate(DECISIONS):
-            its = label.filter(old["decision"] == name)
-            found.known[at] = [(its == 0).sum(), (its == 1).sum()]
+        decided = levels_of(old["decision"], outcomes)
+        for level in Decision:
+            its = label.filter(pl.Series(decided == level))
+            found.known[level] = [(its == 0).sum(), (its == 1).sum()]
         return found
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from tollgate.monitor.drift import ColumnResult, DriftLimits, judge
 from tollgate.monitor.tallies import ColumnCounts, DecisionMix, MonitoredRows
 from tollgate.monitor.training_baseline import Reference
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
 
 DAY_US = 86_400_000_000
 # The journal worker writes a decision to disk within 30 s. A day is judged this long
@@ -70,6 +71,7 @@ class ReleaseWindows:
         reference: Training distribution to compare with, or the reason why there is
             none.
         size: Number of valid decisions in a window.
+        outcomes: Words of the release's decisions.
 
     Attributes:
         mix: Counts of all its decisions.
@@ -87,8 +89,10 @@ class ReleaseWindows:
         *,
         size: int,
         limits: DriftLimits,
+        outcomes: Outcomes = DEFAULT_OUTCOMES,
     ) -> None:
         self.release = release
+        self.outcomes = outcomes
         self.problem = reference if isinstance(reference, str) else ""
         self.reference = None if isinstance(reference, str) else reference
         self.mix = DecisionMix()

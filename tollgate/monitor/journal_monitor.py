@@ -8,6 +8,7 @@ not grow with the chain.
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from tollgate.audit.chain.links import (
 from tollgate.audit.releases.archive import read_release_files
 from tollgate.audit.releases.archived_release import (
     NAME,
+    outcomes_of,
     read_archived_release,
     spec_of,
 )
@@ -37,8 +39,10 @@ from tollgate.audit.releases.record_rows import (
     DECIDED,
     EVENT,
     FEATURE,
+    NO_LEVEL,
     PROBABILITY,
     SUBJECT,
+    levels_of,
     read_table,
 )
 from tollgate.audit.worker.pseudonyms import TRANSACTION
@@ -53,8 +57,9 @@ from tollgate.monitor.accuracy import (
 )
 from tollgate.monitor.decision_windows import ReleaseWindows
 from tollgate.monitor.drift import DriftLimits
-from tollgate.monitor.tallies import CLUSTERS, DECISIONS, MonitoredRows
+from tollgate.monitor.tallies import CLUSTERS, MonitoredRows
 from tollgate.monitor.training_baseline import Reference, reference_of
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
 from tollgate.schema import Degraded
 
 # Follow the chain of a journal as it grows, without storing links already handled.
@@ -142,6 +147,11 @@ class KnownRelease(msgspec.Struct, frozen=True, eq=False):
     files: Mapping[str, bytes]
     spec: FeatureSpec | None
 
+    @property
+    def outcomes(self) -> Outcomes:
+        """Return the words of its decisions; the default ones if it has no policy."""
+        return outcomes_of(self.files) or DEFAULT_OUTCOMES
+
 
 def known_release(
     name: str,
@@ -195,8 +205,23 @@ def by_release(table: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
         yield str(name), own
 
 
-def rows_of(own: pl.DataFrame, reference: Reference | None) -> MonitoredRows:
-    """Prepare one release's decisions for counting against a reference, if any."""
+def rows_of(
+    own: pl.DataFrame,
+    reference: Reference | None,
+    *,
+    outcomes: Outcomes,
+    source: str,
+) -> MonitoredRows:
+    """
+    Prepare one release's decisions for counting against a reference, if any.
+
+    Args:
+        outcomes: Words of the release's decisions.
+        source: Name of the segment, for errors.
+
+    Raises:
+        InputError: A decision is none of these words.
+    """
     consent = own["consent"].to_numpy()
     degraded = own["degraded"].to_numpy().astype(np.uint32)
     columns = reference.columns if reference is not None else ()
@@ -208,15 +233,16 @@ def rows_of(own: pl.DataFrame, reference: Reference | None) -> MonitoredRows:
             values[:, at] = own[name].fill_null(np.nan).to_numpy()
     valid = consent & ((degraded & np.uint32(APART)) == 0) & fits
     event_us = own[EVENT].dt.epoch("us").fill_null(0).to_numpy()
-    order = pl.Series(list(DECISIONS))
-    decision = own["decision"].replace_strict(
-        order, pl.Series(range(len(order)), dtype=pl.UInt8), return_dtype=pl.UInt8
-    )
+    decision = levels_of(own["decision"], outcomes)
+    unknown = own["decision"].filter(pl.Series(decision == NO_LEVEL))
+    if len(unknown):
+        problem = f"{unknown[0]!r} is none of {', '.join(outcomes.words)}"
+        raise InputError(source, problem, where="column decision")
     return MonitoredRows(
         values=values,
         cluster=_clusters(own),
         valid=valid,
-        decision=decision.to_numpy(),
+        decision=decision,
         degraded=degraded,
         withheld=~consent,
         foreign=consent & (not fits),
@@ -379,7 +405,10 @@ class ProductMonitor:
         counted = []
         for name, own in by_release(table):
             stream = self.streams.get(name) or self._stream(name)
-            counted.append((stream, rows_of(own, stream.reference)))
+            rows = rows_of(
+                own, stream.reference, outcomes=stream.outcomes, source=link.table
+            )
+            counted.append((stream, rows))
         for stream, rows in counted:
             self.streams[stream.release] = stream
             stream.add(rows)
@@ -388,14 +417,22 @@ class ProductMonitor:
             oldest = min(self.streams.values(), key=lambda one: one.mix.last_us)
             self._drifted |= _drifted(self.streams.pop(oldest.release))
 
-    def _stream(self, name: str) -> ReleaseWindows:
-        known = known_release(
+    def _known(self, name: str) -> KnownRelease:
+        return known_release(
             name,
             folder=self.folder,
             links=self._chain.releases,
             repository=self._repository,
             product=self.product,
         )
+
+    def _outcomes(self, name: str) -> Outcomes:
+        """Return the words of a release's decisions, monitored now or before."""
+        stream = self.streams.get(name)
+        return stream.outcomes if stream else self._known(name).outcomes
+
+    def _stream(self, name: str) -> ReleaseWindows:
+        known = self._known(name)
         if known.spec is not None:
             self.spec = known.spec
         return ReleaseWindows(
@@ -403,6 +440,7 @@ class ProductMonitor:
             reference_of(known.files, known.spec),
             size=self.options.window,
             limits=self.options.limits,
+            outcomes=known.outcomes,
         )
 
     @property
@@ -455,7 +493,7 @@ class ProductMonitor:
             lag_us=self.lag_us,
             legitimate=self.options.legitimate,
         )
-        found = DailyAccuracy(rule)
+        found = DailyAccuracy(rule, functools.cache(self._outcomes))
         for link in alive:
             if link.kind != "segment" or link.until_us < self.options.since_us:
                 continue

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from tollgate.errors import InputError, os_errors
 from tollgate.metrics import ROWS, family
-from tollgate.monitor.accuracy import LEVELS, DailyAccuracy
+from tollgate.monitor.accuracy import FLAGGED_FROM, DailyAccuracy
 from tollgate.monitor.decision_windows import ReleaseWindows, Window
 from tollgate.monitor.journal_monitor import ProductMonitor
-from tollgate.monitor.tallies import DECISIONS
 from tollgate.repository.atomic import replace_file
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def _newest(stream: ReleaseWindows, labels: dict[str, str]) -> Iterator[Sample]:
     if not stream.windows:
         return
     mix = stream.windows[-1].mix
-    for at, decision in enumerate(DECISIONS):
+    for at, decision in enumerate(stream.outcomes.words):
         yield "decision_share", {**labels, "decision": decision}, mix.share(at)
     yield "confidence", labels, mix.confidence
     yield "unsure_share", labels, mix.unsure_share
@@ -139,7 +138,8 @@ def _accuracy(
     for span, counts in (("all", whole), ("day", newest)):
         if counts is None:
             continue
-        for name, level in LEVELS.items():
-            its = {**labels, "level": name, "span": span}
+        for level in FLAGGED_FROM:
+            word = found.outcomes(release).words[level]
+            its = {**labels, "level": word, "span": span}
             yield "precision", its, counts.precision(level).value
             yield "recall", its, counts.recall(level).value

@@ -14,11 +14,15 @@ from typing import Literal
 import msgspec
 
 from tollgate.audit.chain.links import utc_text
-from tollgate.monitor.accuracy import LEVELS, DailyAccuracy, LabelCounts, day_text
+from tollgate.monitor.accuracy import (
+    FLAGGED_FROM,
+    DailyAccuracy,
+    LabelCounts,
+    day_text,
+)
 from tollgate.monitor.decision_windows import ReleaseWindows, Window
 from tollgate.monitor.drift import ColumnResult
 from tollgate.monitor.journal_monitor import ProductMonitor
-from tollgate.monitor.tallies import DECISIONS
 from tollgate.templating import render
 
 _STRIP = 60  # maximum number of windows in a strip
@@ -92,7 +96,7 @@ def charts_of(stream: ReleaseWindows, *, limit: float) -> list[Chart]:
     places = [moment(window.mix.last_us) for window in windows]
     return [
         *_drift(windows, places, limit=limit),
-        _decisions(windows, places),
+        _decisions(windows, places, words=stream.outcomes.words),
         _trouble(windows, places),
     ]
 
@@ -138,8 +142,10 @@ def _psi(window: Window, name: str) -> float:
     return float("nan")
 
 
-def _decisions(windows: Sequence[Window], places: Sequence[str]) -> Chart:
-    colors = ("--approve", "--review", "--decline")
+def _decisions(
+    windows: Sequence[Window], places: Sequence[str], *, words: Sequence[str]
+) -> Chart:
+    colors = ("--mild", "--middle", "--severe")
     shares = [[window.mix.share(at) for window in windows] for at in range(len(colors))]
     none = [0.0] * len(windows)
     edges = itertools.accumulate(
@@ -150,11 +156,12 @@ def _decisions(windows: Sequence[Window], places: Sequence[str]) -> Chart:
     series = [
         ChartLine(name, high, color, low)
         for name, color, (low, high) in zip(
-            DECISIONS, colors, itertools.pairwise(edges), strict=True
+            words, colors, itertools.pairwise(edges), strict=True
         )
     ]
-    words = "decisions by window"
-    return Chart(kind="stacked", words=words, series=series, places=places)
+    return Chart(
+        kind="stacked", words="decisions by window", series=series, places=places
+    )
 
 
 def _trouble(windows: Sequence[Window], places: Sequence[str]) -> Chart:
@@ -184,15 +191,20 @@ def _accuracy(found: DailyAccuracy, release: str) -> dict[str, object]:
         "counts": found.total(release),
         "in_time": _in_time(found),
         "charts": [
-            _level(name, level, list(old.values()), [day_text(day) for day in old])
-            for name, level in LEVELS.items()
+            _level(
+                " or ".join(found.outcomes(release).words[level:]),
+                level,
+                list(old.values()),
+                [day_text(day) for day in old],
+            )
+            for level in FLAGGED_FROM
             if old
         ],
     }
 
 
 def _level(
-    name: str, level: int, days: Sequence[LabelCounts], places: Sequence[str]
+    flagged: str, level: int, days: Sequence[LabelCounts], places: Sequence[str]
 ) -> Chart:
     series = [
         ChartLine(
@@ -207,7 +219,6 @@ def _level(
             ("recall", "--b", [day.recall(level) for day in days]),
         )
     ]
-    flagged = "reviews and declines" if name == "review" else "declines"
     words = f"{flagged}, by day; bars: 95 %"
     return Chart(kind="lines", words=words, series=series, places=places)
 
@@ -344,7 +355,7 @@ def _counts(stream: ReleaseWindows) -> list[tuple[str, str, str]]:
     return [
         *(
             (name, f"{mix.decisions[at]:,}", f"{mix.share(at) * 100:.3g} %")
-            for at, name in enumerate(DECISIONS)
+            for at, name in enumerate(stream.outcomes.words)
         ),
         *(
             (f"degraded: {bit}", f"{count:,}", f"{count / mix.rows * 100:.3g} %")

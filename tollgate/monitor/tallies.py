@@ -18,7 +18,6 @@ I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 _BITS = tuple(Degraded)
-DECISIONS = tuple(one.name.lower() for one in Decision)
 
 
 class MonitoredRows(msgspec.Struct, frozen=True, eq=False):
@@ -30,7 +29,7 @@ class MonitoredRows(msgspec.Struct, frozen=True, eq=False):
         cluster: Cluster of each row's customer; int64 [N].
         valid: True if the row is valid for comparison: it has consent, the reference's
             features, and no degraded bit of `reading.APART`.
-        decision: 0 approve, 1 review, 2 decline.
+        decision: Decision, as its level; uint8 [N].
         degraded: Degraded bits.
         withheld: Rows whose vector was not stored, for lack of consent.
         foreign: Rows with other features than the reference's.
@@ -68,7 +67,7 @@ class DecisionMix:
         self.withheld = 0
         self.apart = 0
         self.foreign = 0
-        self.decisions = np.zeros(len(DECISIONS), np.int64)
+        self.decisions = np.zeros(len(Decision), np.int64)
         self.bits = np.zeros(len(_BITS), np.int64)
         self.confident = 0
         self.unsure = 0
@@ -84,7 +83,7 @@ class DecisionMix:
         self.withheld += int(rows.withheld.sum())
         self.foreign += int(rows.foreign.sum())
         self.apart += int((~rows.valid & ~rows.withheld & ~rows.foreign).sum())
-        self.decisions += np.bincount(rows.decision, minlength=len(DECISIONS))
+        self.decisions += np.bincount(rows.decision, minlength=len(Decision))
         for at, bit in enumerate(_BITS):
             self.bits[at] += int(((rows.degraded & np.uint32(bit)) != 0).sum())
         known = rows.confidence[np.isfinite(rows.confidence)]
@@ -96,7 +95,7 @@ class DecisionMix:
         self.last_us = max(self.last_us, last)
 
     def share(self, decision: int) -> float:
-        """Return the share of a decision; NaN without rows."""
+        """Return the share of the decisions of a level; NaN without rows."""
         return float(self.decisions[decision] / self.rows) if self.rows else np.nan
 
     @property

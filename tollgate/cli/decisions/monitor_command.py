@@ -53,7 +53,7 @@ def monitor_tables(monitors: Sequence[ProductMonitor]) -> Iterator[Any]:
             judged = [window for window in stream.windows if window.verdicts]
             if judged:
                 yield _newest(judged[-1].verdicts)
-        if one.accuracy is not None:
+        if one.accuracy is not None and one.streams:
             yield _accuracy(one.accuracy, list(one.streams))
 
 
@@ -160,9 +160,10 @@ def _newest(verdicts: Sequence[Any]) -> Table:
 
 
 def _accuracy(found: DailyAccuracy, releases: Sequence[str]) -> Table:
+    severest = found.outcomes(releases[-1]).words[-1]
     heads = (
         *("labelled in time", "rows", "frauds", "young", "precision", "recall"),
-        *("of declines", "recall"),
+        *(f"of {severest}", "recall"),
     )
     table = console.number_table(*heads)
     for release in releases:
