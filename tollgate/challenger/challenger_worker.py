@@ -58,7 +58,6 @@ from tollgate.repository.releases.activation import activate, recompose_release
 from tollgate.repository.releases.release_history import find_release
 from tollgate.repository.releases.trial_changes import without_challenger
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.schema import Decision
 from tollgate.worker import run_until_idle
 
 if TYPE_CHECKING:
@@ -143,6 +142,8 @@ class TrialCounter:
         self._since_us = int(seconds_of(trial.began) * 1e6)
         champion = _open(trial.champion, repository, trial.product)
         challenger = _open(trial.challenger, repository, trial.product)
+        compared = challenger if trial.mode == "watch" else champion
+        self.state.outcomes = compared.policy.outcomes.words
         self._scorer: Scorer | None
         if trial.mode == "watch":
             self._scorer = _scorer_of_watch(challenger, champion)
@@ -500,12 +501,15 @@ class TrialMetrics:
             counted.add_metric([self._product], number)
             yield counted
         found = [
-            ([one.trial.product, one.trial.challenger, one.trial.mode], one.groups)
+            (
+                [one.trial.product, one.trial.challenger, one.trial.mode],
+                one.groups.get(ALL, Group()),
+                one.outcomes,
+            )
             for one in self._trials()
         ]
-        groups = [(named, one.get(ALL, Group())) for named, one in found]
-        yield from _pairs(groups)
-        yield from _arms(groups)
+        yield from _pairs([(named, group) for named, group, _ in found])
+        yield from _arms(found)
 
 
 def _pairs(groups: list[tuple[list[str], Group]]) -> Iterator[Metric]:
@@ -518,12 +522,14 @@ def _pairs(groups: list[tuple[list[str], Group]]) -> Iterator[Metric]:
     yield flipped
 
 
-def _arms(groups: list[tuple[list[str], Group]]) -> Iterator[Metric]:
+def _arms(
+    groups: list[tuple[list[str], Group, tuple[str, str, str]]],
+) -> Iterator[Metric]:
     rows = family("tollgate_trial_rows")
     decisions = family("tollgate_trial_decisions")
     mean = family("tollgate_trial_score_mean")
     errors = family("tollgate_trial_errors")
-    for named, group in groups:
+    for named, group, words in groups:
         arms: dict[str, Arm] = {
             "champion": group.champion,
             "challenger": group.challenger,
@@ -534,9 +540,8 @@ def _arms(groups: list[tuple[list[str], Group]]) -> Iterator[Metric]:
             errors.add_metric(mine, arm.errors)
             if arm.scored:
                 mean.add_metric(mine, arm.score_sum / arm.scored)
-            for outcome in Decision:
-                word = outcome.name.lower()
-                decisions.add_metric([*mine, word], arm.decisions[outcome])
+            for word, count in zip(words, arm.decisions, strict=True):
+                decisions.add_metric([*mine, word], count)
     yield rows
     yield decisions
     yield mean

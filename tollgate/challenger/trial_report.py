@@ -39,7 +39,6 @@ from tollgate.challenger.trial_gates import (
 )
 from tollgate.challenger.trials import Trial, TrialState
 from tollgate.repository.gate_limits import Gates
-from tollgate.schema import Decision
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -110,6 +109,7 @@ class TrialReport(msgspec.Struct, frozen=True):
         psi: Population stability index of the scores.
         ks: Largest distance of the score distributions.
         differences: Challenger's share minus the champion's, by name.
+        outcomes: Words for the levels of a decision, in the order of the matrix.
     """
 
     trial: Trial
@@ -126,6 +126,7 @@ class TrialReport(msgspec.Struct, frozen=True):
     challenger: ReleaseSummary
     differences: dict[str, Interval]
     verdicts: tuple[GateResult, ...]
+    outcomes: tuple[str, str, str]
 
 
 def make_report(state: TrialState, gates: Gates) -> TrialReport:
@@ -143,10 +144,11 @@ def make_report(state: TrialState, gates: Gates) -> TrialReport:
         parts=tuple(_part(name, state.groups[name].pairs) for name in _order(state)),
         psi=intervals.stability_index(pairs.one_scores, pairs.other_scores),
         ks=intervals.ks_distance(pairs.one_scores, pairs.other_scores),
-        champion=_side(state.trial.champion, group.champion),
-        challenger=_side(state.trial.challenger, group.challenger),
-        differences=_differences(state.trial, group),
+        champion=_side(state, state.trial.champion, group.champion),
+        challenger=_side(state, state.trial.challenger, group.challenger),
+        differences=_differences(state, group),
         verdicts=tuple(judge(state, gates)),
+        outcomes=state.outcomes,
     )
 
 
@@ -200,11 +202,13 @@ def _sum(cells: list[int], chosen: Iterable[int]) -> int:
     return sum(cells[at] for at in chosen)
 
 
-def _side(release: str, arm: Arm) -> ReleaseSummary:
+def _side(state: TrialState, release: str, arm: Arm) -> ReleaseSummary:
     return ReleaseSummary(
         release=release,
         rows=arm.rows,
-        shares={level.name.lower(): arm_share(arm, level) for level in Decision},
+        shares={
+            word: arm_share(arm, level) for level, word in enumerate(state.outcomes)
+        },
         errors=arm_share(arm, ERRORS),
         degraded=arm_share(arm, DEGRADED),
         score=intervals.mean(arm.score_sum, arm.score_squares, arm.scored),
@@ -213,17 +217,17 @@ def _side(release: str, arm: Arm) -> ReleaseSummary:
     )
 
 
-def _differences(trial: Trial, group: Group) -> dict[str, Interval]:
+def _differences(state: TrialState, group: Group) -> dict[str, Interval]:
     """Compare shares: a canary's arms have different rows, the other modes pairs."""
     one, other = group.champion, group.challenger
-    strangers = trial.mode == "canary"
+    strangers = state.trial.mode == "canary"
     found = {
-        level.name.lower(): (
+        word: (
             share_difference(other, level, than=one)
             if strangers
             else decision_difference(group.pairs, level)
         )
-        for level in Decision
+        for level, word in enumerate(state.outcomes)
     }
     found["errors"] = share_difference(other, ERRORS, than=one)
     found["degraded"] = (

@@ -16,6 +16,7 @@ import msgspec
 from tollgate.audit.worker.sequence_ranges import SequenceNumbers, Span
 from tollgate.challenger.decision_counts import Groups
 from tollgate.errors import InputError, os_errors
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.releases.release_file import Release
 from tollgate.repository.releases.release_history import (
@@ -62,6 +63,8 @@ class TrialState(msgspec.Struct):
         worked_us: Time spent to decide rows again, µs.
         again: Number of rows that were decided again.
         baseline: Counts of an earlier trial, to compare a watch with.
+        outcomes: Words for the levels of a decision, of the release whose rows are
+            compared.
     """
 
     trial: Trial
@@ -72,6 +75,7 @@ class TrialState(msgspec.Struct):
     worked_us: int = 0
     again: int = 0
     baseline: Groups = {}
+    outcomes: tuple[str, str, str] = DEFAULT_OUTCOMES.words
 
 
 def folder_of(state: Path, product: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 import redis
+from rich.console import Console
 
 from tests.support.challenger.trial_repository import (
     EASY_GATES,
@@ -24,10 +26,15 @@ from tests.support.challenger.trial_repository import (
     trial_state,
     work,
 )
+from tests.support.policy.own_outcomes import OWN, with_own_outcomes
+from tests.support.server.next_release import next_release
 from tollgate.audit.worker.chunk_source import ChunkSource
+from tollgate.challenger.challenger_worker import TrialMetrics, TrialWorkerCounts
 from tollgate.challenger.decision_counts import ALL, group_names
 from tollgate.challenger.trial_gates import Gates, judge
+from tollgate.challenger.trial_report import make_report
 from tollgate.challenger.trials import current_trials
+from tollgate.cli.operations.challenger_commands import report_tables
 from tollgate.journal.stream_entries import CHUNK_FIELD
 from tollgate.repository.releases.release_file import read_release, write_release
 from tollgate.repository.releases.release_history import read_history
@@ -90,6 +97,40 @@ def test_groups_add_up_to_all(
     moved = np.array(found[ALL].pairs.matrix).reshape(3, 3)
     assert moved[0, 1] > 0  # policy 2 reviews more
     assert np.tril(moved, -1).sum() == 0  # and nothing less
+
+
+def test_a_trial_is_counted_in_the_products_words(
+    repository: Path, store_url: str, redis_client: redis.Redis
+) -> None:
+    """The worker's metrics, and the report with its tables."""
+    for path in repository.glob("fraud_decision/*/policy.yaml"):
+        path.write_text(with_own_outcomes(path.read_text()))
+    next_release(repository)
+    begin(repository, fraud_decision=2)
+    records = rows(repository, 200, release="fraud-2")
+    send(redis_client, records)
+    work(repository, store_url)
+    state = trial_state(repository)
+    assert state.outcomes == OWN
+    made = TrialMetrics("fraud", trials=lambda: [state], tally=TrialWorkerCounts)
+    counted = {
+        one.labels["outcome"]: one.value
+        for family in made.collect()
+        for one in family.samples
+        if one.name == "tollgate_trial_decisions" and one.labels["arm"] == "champion"
+    }
+    levels = np.bincount(records.decision, minlength=3).tolist()
+    assert counted == dict(zip(OWN, map(float, levels), strict=True))
+    report = make_report(state, Gates())
+    shares = {word: one.value for word, one in report.champion.shares.items()}
+    assert shares == {word: counted[word] / 200 for word in OWN}
+    assert report.outcomes == OWN
+    console = Console(record=True, width=200, file=io.StringIO())
+    for table in report_tables(report):
+        console.print(table)
+    shown = console.export_text()
+    assert re.search(r"fraud-2 ╲ fraud-3 +normal +watch +alarm", shown)
+    assert "approve" not in shown
 
 
 def test_amount_bands_start_at_their_limits() -> None:

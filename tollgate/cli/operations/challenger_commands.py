@@ -49,7 +49,6 @@ from tollgate.cli.repositories import (
 )
 from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError
-from tollgate.schema import Decision
 
 if TYPE_CHECKING:
     from tollgate.challenger.intervals import Interval
@@ -298,7 +297,6 @@ def _print_next_steps(chosen: Settings, changed: Release) -> None:
 
 # Format the tables of a challenger report.
 
-_NAMES = tuple(level.name.lower() for level in Decision)
 _STYLES = {"holds": "green", "unsure": "yellow", "broken": "red", "waits": "dim"}
 _SHADOW_TIMES = "time of a batch in the worker"
 _SERVER_TIMES = "time in the server"
@@ -356,8 +354,9 @@ def _parts(report: TrialReport) -> Table:
 
 def _matrix(report: TrialReport) -> Table:
     trial = report.trial
-    table = console.number_table(f"{trial.champion} ╲ {trial.challenger}", *_NAMES)
-    for at, name in enumerate(_NAMES):
+    words = report.outcomes
+    table = console.number_table(f"{trial.champion} ╲ {trial.challenger}", *words)
+    for at, name in enumerate(words):
         table.add_row(
             name,
             *(
@@ -372,7 +371,7 @@ def _sides(report: TrialReport) -> Table:
     one, other = report.champion, report.challenger
     table = console.number_table("share", one.release, other.release, "difference")
     table.add_row("rows", f"{one.rows:,}", f"{other.rows:,}", "")
-    for name in (*_NAMES, "errors", "degraded"):
+    for name in (*report.outcomes, "errors", "degraded"):
         table.add_row(
             name,
             _percent(_share(one, name)),
