@@ -6,12 +6,13 @@ import tollgate
 import tollgate_client
 from clients.client import Client
 from tollgate import schema
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES
 from tollgate_client import contract
 
 SAME = sorted(
     name
     for name in vars(contract)
-    if name.isupper() and name not in ("FRAUD_INPUTS", "OUTPUTS", "DECISIONS")
+    if name.isupper() and name not in ("FRAUD_INPUTS", "OUTPUTS", "OUTCOMES")
 )
 
 
@@ -24,7 +25,7 @@ def test_a_name_or_limit_of_the_client_is_the_servers(name):
 def test_outputs_decisions_and_bits_are_the_servers():
     """In the same order, with the same numbers."""
     assert tuple(schema.ANSWER_TYPES) == contract.OUTPUTS
-    assert tuple(one.name.lower() for one in schema.Decision) == contract.DECISIONS
+    assert DEFAULT_OUTCOMES.words == contract.OUTCOMES
     assert dict(contract.Degraded.__members__) == dict(schema.Degraded.__members__)
 
 

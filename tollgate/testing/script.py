@@ -9,9 +9,7 @@ from typing import Literal
 import msgspec
 
 from tollgate.errors import InputError
-from tollgate.schema import Decision
-
-_WORDS = tuple(level.name.lower() for level in Decision)
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -19,27 +17,29 @@ class Answer(msgspec.Struct, frozen=True):
     The answer to a row.
 
     Attributes:
-        decision: `approve`, `review` or `decline`.
+        decision: One of the outcomes.
         score: P(fraud).
         reason_codes: Reason codes of a policy.
         degraded: Bits of `tollgate.schema.Degraded`.
         error: `field: value: rule`; the row is bad then, and the rest is ignored.
         release: Name of the release that decided.
+        outcomes: Words of the product, the mildest first.
 
     Raises:
-        InputError: The decision is not one of these words.
+        InputError: The decision is not one of the outcomes.
     """
 
-    decision: str = "approve"
+    decision: str = DEFAULT_OUTCOMES.words[0]
     score: float = 0.01
     reason_codes: tuple[str, ...] = ()
     degraded: int = 0
     error: str = ""
     release: str = "test-1"
+    outcomes: tuple[str, str, str] = DEFAULT_OUTCOMES.words
 
     def __post_init__(self) -> None:
-        if self.decision not in _WORDS:
-            problem = f"{self.decision!r} is none of {', '.join(_WORDS)}"
+        if self.decision not in self.outcomes:
+            problem = f"{self.decision!r} is none of {', '.join(self.outcomes)}"
             raise InputError("answer", problem, where="decision")
 
 

@@ -149,7 +149,7 @@ class ClientState:
         self.cache = DecisionCache(
             options.remembered, age_s=options.remember_s, clock=clock
         )
-        self._fallback = fallback
+        self.fallback = fallback
         self.tracer = Tracer(options.product) if options.traces else None
 
     def begin(
@@ -196,7 +196,7 @@ class ClientState:
         known = None if dry_run else self.cache.recall(purchase)
         if known is not None:
             return replace(known, source="cached", why=why)
-        decision = self._fallback.decide(purchase.amount)
+        decision = self.fallback.decide(purchase.amount)
         return Decision(decision=decision, source="fallback", why=why)
 
     def record(self, outcome: Outcome, call: Call) -> Outcome:
@@ -205,6 +205,7 @@ class ClientState:
             self.counters.add("refused", "server")
             return outcome
         self.counters.add("decisions", outcome.source)
+        self.counters.add("outcomes", outcome.decision)
         return outcome.with_latency(self.clock() - call.begun_s)
 
     def in_order(
@@ -340,7 +341,9 @@ class RequestAttempts:
         """Process the response to an attempt."""
         try:
             answer = decisions_of(response, latency_s=0.0)
-            self._rows = outcomes_of(answer, rows=len(self._purchases))
+            self._rows = outcomes_of(
+                answer, rows=len(self._purchases), words=self._state.fallback.outcomes
+            )
         except ClientError as error:
             self._code = grpc.StatusCode.UNKNOWN
             self._note_failure(attempt, str(error), after="failed")

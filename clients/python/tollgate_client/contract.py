@@ -33,7 +33,8 @@ CENTS_TOLERANCE = 1e-6  # relative: the error of a decimal amount as a double
 
 # Outputs of an ensemble.
 OUTPUTS = ("decision", "score", "reason_codes", "degraded", "error", "release")
-DECISIONS = ("approve", "review", "decline")
+# Words of a product's decisions, the mildest first, unless its policy has others.
+OUTCOMES = ("approve", "review", "decline")
 REASON_SEPARATOR = "|"
 
 # Request parameters.

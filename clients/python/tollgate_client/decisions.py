@@ -11,12 +11,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from tollgate_client.contract import DEADLINE_US, DECISIONS
+from tollgate_client.contract import DEADLINE_US, OUTCOMES
 from tollgate_client.errors import ClientError, InvalidRequest
 
 Source = Literal["model", "cached", "fallback"]
 
-_KNOWN = frozenset(DECISIONS)
 # The only row error that is not the caller's fault: time ran out on the way.
 _TIME_RAN_OUT = f"{DEADLINE_US}:"
 
@@ -30,7 +29,8 @@ class Decisions:
     Decisions for N rows, in the order in which the rows were sent.
 
     Attributes:
-        decision: `approve`, `review` or `decline`; empty for a bad row; str [N].
+        decision: The server's word, such as `approve`, `review` or `decline`; empty for
+            a bad row; str [N].
         score: P(fraud), 0 to 1; NaN for a bad row, when the model gave nothing usable,
             and when a rule decided before the model; float32 [N].
         reason_codes: Reason codes of the policy for each row; may be empty.
@@ -89,7 +89,8 @@ class Decision:
     The decision for one purchase.
 
     Attributes:
-        decision: `approve`, `review` or `decline`; always one of these.
+        decision: One of the product's words: `approve`, `review` or `decline`, unless
+            the fallback rule names others; never empty.
         source: `model`: a server decided just now. `cached`: no server decided in time,
             and this is a server's stored decision for the same purchase. `fallback`:
             neither; the declared rule decided.
@@ -129,12 +130,16 @@ class Decision:
 Outcome = Decision | InvalidRequest
 
 
-def outcomes_of(answer: Decisions, *, rows: int) -> list[Outcome | ClientError]:
+def outcomes_of(
+    answer: Decisions, *, rows: int, words: Sequence[str] = OUTCOMES
+) -> list[Outcome | ClientError]:
     """
     Split a response into the outcomes of its rows.
 
     Args:
         answer: Response as the codec decoded it.
+        rows: Number of rows that were sent.
+        words: Words that a decision may have.
 
     Returns:
         For each row a decision; an InvalidRequest when the row itself is invalid;
@@ -146,7 +151,7 @@ def outcomes_of(answer: Decisions, *, rows: int) -> list[Outcome | ClientError]:
     if len(answer) != rows:
         raise ClientError(f"{rows} rows were asked and {len(answer)} are answered")
     return [
-        _outcome(*row)
+        _outcome(*row, words=words)
         for row in zip(
             answer.decision.tolist(),
             answer.score.tolist(),
@@ -173,11 +178,13 @@ def _outcome(
     degraded: int,
     error: str,
     release: str,
+    *,
+    words: Sequence[str],
 ) -> Outcome | ClientError:
     if error:
         return refusal(error)
-    if decision not in _KNOWN:
-        raise ClientError(f"{decision!r} is none of {', '.join(DECISIONS)}")
+    if decision not in words:
+        raise ClientError(f"{decision!r} is none of {', '.join(words)}")
     return Decision(
         decision=decision,
         source="model",

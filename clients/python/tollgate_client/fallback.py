@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tollgate_client.contract import DECISIONS
+from tollgate_client.contract import OUTCOMES
 from tollgate_client.decisions import Decision
 from tollgate_client.errors import InputError
 from tollgate_client.inputs import Purchase
@@ -23,7 +23,7 @@ class Band:
 
     Attributes:
         below: Upper bound of the amount, exclusive; in the product's currency, above 0.
-        decision: `approve`, `review` or `decline`.
+        decision: One of the rule's outcomes.
     """
 
     below: float
@@ -40,21 +40,28 @@ class Fallback:
     Attributes:
         otherwise: Decision for all purchases that no band covers.
         bands: Bands in ascending order of `below`.
+        outcomes: Words of the product's decisions, the mildest first, as in its
+            policy.yaml. An answer with another word counts as a failure of the server.
 
     Raises:
-        InputError: A word is no decision, or the bands are not ascending; the error
-            names the band.
+        InputError: The outcomes are not three different words, a decision is none of
+            them, or the bands are not ascending; the error names the band.
     """
 
     otherwise: str
     bands: tuple[Band, ...] = ()
+    outcomes: tuple[str, ...] = OUTCOMES
 
     def __post_init__(self) -> None:
-        _check_decision(self.otherwise, where="otherwise")
+        distinct = set(self.outcomes) - {""}
+        if not len(distinct) == len(self.outcomes) == len(OUTCOMES):
+            problem = f"{self.outcomes!r} are not three different words"
+            raise InputError(_SOURCE, problem, where="outcomes")
+        self._check_decision(self.otherwise, where="otherwise")
         last = 0.0
         for place, band in enumerate(self.bands):
             where = f"bands[{place}]"
-            _check_decision(band.decision, where=f"{where}.decision")
+            self._check_decision(band.decision, where=f"{where}.decision")
             if not last < band.below < math.inf:
                 raise InputError(
                     _SOURCE,
@@ -70,6 +77,11 @@ class Fallback:
                 return band.decision
         return self.otherwise
 
+    def _check_decision(self, word: str, *, where: str) -> None:
+        if word not in self.outcomes:
+            problem = f"{word!r} is none of {', '.join(self.outcomes)}"
+            raise InputError(_SOURCE, problem, where=where)
+
 
 def fallback_from(document: Mapping[str, object]) -> Fallback:
     """
@@ -81,14 +93,24 @@ def fallback_from(document: Mapping[str, object]) -> Fallback:
         InputError: See `Fallback`; also if a key is missing, unknown or of a wrong
             type.
     """
-    _check_keys(document, ("otherwise",), known=("otherwise", "bands"), where="")
-    bands = document.get("bands", ())
-    if not isinstance(bands, (list, tuple)):
-        raise InputError(_SOURCE, f"{bands!r} is not a list", where="bands")
+    known = ("otherwise", "bands", "outcomes")
+    _check_keys(document, ("otherwise",), known=known, where="")
+    bands = _list(document, "bands", default=())
+    outcomes = _list(document, "outcomes", default=OUTCOMES)
     return Fallback(
         otherwise=str(document["otherwise"]),
         bands=tuple(_band(band, f"bands[{place}]") for place, band in enumerate(bands)),
+        outcomes=tuple(map(str, outcomes)),
     )
+
+
+def _list(
+    document: Mapping[str, object], key: str, *, default: tuple[str, ...]
+) -> Sequence[object]:
+    found = document.get(key, default)
+    if not isinstance(found, (list, tuple)):
+        raise InputError(_SOURCE, f"{found!r} is not a list", where=key)
+    return found
 
 
 def _band(document: object, where: str) -> Band:
@@ -116,13 +138,6 @@ def _check_keys(
         if key not in known:
             problem = f"is unknown; known are {', '.join(known)}"
             raise InputError(_SOURCE, problem, where=f"{where}{key}")
-
-
-def _check_decision(word: str, *, where: str) -> None:
-    if word not in DECISIONS:
-        raise InputError(
-            _SOURCE, f"{word!r} is none of {', '.join(DECISIONS)}", where=where
-        )
 
 
 class DecisionCache:

@@ -22,6 +22,7 @@ from tollgate_client.errors import InvalidRequest, SetupError
 # Counter -> its only label and its description.
 COUNTERS = {
     "decisions": ("source", "rows decided: by model, cached, fallback"),
+    "outcomes": ("decision", "rows decided, by word, such as approve"),
     "refused": ("by", "rows with a mistake of the caller's: found by client, server"),
     "calls": ("outcome", "attempts: answered, refused, late, failed, overloaded"),
     "retries": ("after", "requests sent once more: after late, failed, overloaded"),
