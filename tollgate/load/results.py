@@ -13,6 +13,7 @@ from tritonclient.grpc import service_pb2
 
 from tollgate.errors import InputError
 from tollgate.load.arrivals import F64
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES
 from tollgate.schema import Degraded
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
@@ -32,7 +33,7 @@ CALL = np.dtype(
         ("decided", "u1"),  # rows with a decision
         ("refused", "u1"),  # rows with an error instead
         ("degraded", "u1"),  # rows with a degraded bit other than COLD_START
-        ("reviewed", "u1"),
+        ("reviewed", "u1"),  # of products with the default words; else 0
         ("declined", "u1"),
         ("poisoned", "u1"),  # rows that break a rule of the contract
         ("attempts", "u1"),  # number of times that it was sent
@@ -50,6 +51,11 @@ class How(IntEnum):
     NO_CONNECTION = 3
 
 
+# Elements of a BYTES tensor: each has its length in front.
+_NO_WORD = bytes(4)
+_WORDS_SENT = tuple(
+    len(word).to_bytes(4, "little") + word.encode() for word in DEFAULT_OUTCOMES.words
+)
 _WORDS = {
     How.TIMED_OUT: NO_ANSWER,
     How.CONNECTION_LOST: "connection lost",
@@ -221,11 +227,12 @@ def count_rows(answer: bytes) -> tuple[int, int, int, int, int, int]:
         raise InputError("answer", f"lacks {error}; it has {', '.join(names)}") from (
             error
         )
-    # A row with an error has no decision. Lengths never contain these bytes.
-    reviewed, declined = words.count(b"review"), words.count(b"decline")
-    decided = words.count(b"approve") + reviewed + declined
+    # Each word follows its length in four bytes. A row with an error has no word, and
+    # only then are four bytes in a row zero: a word has 1 to 32 bytes, none of them 0.
+    refused = words.count(_NO_WORD)
+    _, reviewed, declined = map(words.count, _WORDS_SENT)
     union = 0
     for one in bits:
         union |= one
     degraded = sum(1 for one in bits if one)
-    return decided, len(bits) - decided, degraded, reviewed, declined, union
+    return len(bits) - refused, refused, degraded, reviewed, declined, union

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
 from tollgate.product.thresholds import Goal, Rates
 
 MOST_FIELDS = 256  # each field is a separate tensor in every request
@@ -30,6 +31,7 @@ class ProductChoices(msgspec.Struct, frozen=True, kw_only=True):
         most_fields: Largest number of request fields.
         label_delay_us: Time from a row until its outcome is known, µs.
         goal: Criterion for the thresholds.
+        outcomes: Words of the decisions.
     """
 
     product: str
@@ -46,3 +48,4 @@ class ProductChoices(msgspec.Struct, frozen=True, kw_only=True):
     most_fields: int = MOST_FIELDS
     label_delay_us: int = 0
     goal: Goal = Rates()
+    outcomes: Outcomes = DEFAULT_OUTCOMES

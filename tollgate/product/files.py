@@ -24,6 +24,7 @@ from tollgate.features.spec.feature_spec import (
 from tollgate.features.spec.spec_document import duration_us, largest_number
 from tollgate.features.spec.tile_form import AUTO
 from tollgate.policy import POLICY_FILE
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
 from tollgate.product.plan import Field, Plan
 from tollgate.product.rows import Rows, rows_of
 from tollgate.product.splitting import split
@@ -57,18 +58,22 @@ def step_names(product: str) -> tuple[str, str, str]:
     return f"{product}_features", f"{product}_model", f"{product}_decision"
 
 
-def config_texts(spec: FeatureSpec, *, wide: bool = False) -> dict[str, str]:
+def config_texts(
+    spec: FeatureSpec, *, wide: bool = False, outcomes: Outcomes = DEFAULT_OUTCOMES
+) -> dict[str, str]:
     """
     Write a product's configurations: path in the repository -> text.
 
     Args:
         spec: Its features.
         wide: True if the model takes the features as float64.
+        outcomes: Words of its decisions.
     """
     product = spec.product
     features, model, decision = step_names(product)
     values = {
         "wide": wide,
+        "words": outcomes.words,
         "max_batch_size": MAX_BATCH_ROWS,
         "vector_size": len(spec.features),
         "context_size": context_dtype(spec.entity_names, spec.field_names).itemsize,
@@ -115,10 +120,12 @@ def step_texts(product: str) -> dict[str, str]:
     }
 
 
-def all_texts(spec: FeatureSpec, *, wide: bool) -> Mapping[str, str]:
+def all_texts(
+    spec: FeatureSpec, *, wide: bool, outcomes: Outcomes
+) -> Mapping[str, str]:
     """Write all files that follow from a product's features."""
     return {
-        **config_texts(spec, wide=wide),
+        **config_texts(spec, wide=wide, outcomes=outcomes),
         **step_texts(spec.product),
         f"{spec.product}/1/.gitkeep": "",
     }
@@ -154,10 +161,13 @@ def policy_text(plan: Plan, thresholds: Thresholds, *, seen: bool) -> str:
             "positive": plan.label.positive,
             "outcome": plan.outcome,
             "other": plan.other,
-            "origin": _origin(thresholds, seen=seen),
+            "origin": _origin(thresholds, plan.choices.outcomes, seen=seen),
             "review": thresholds.review,
             "decline": thresholds.decline,
             "sensitive": plan.choices.sensitive,
+            "words": plan.choices.outcomes.words,
+            "default_words": DEFAULT_OUTCOMES.words,
+            "codes": plan.choices.outcomes.score_codes,
         },
     )
 
@@ -167,7 +177,9 @@ def slo_text(product: str) -> str:
     return render("tollgate/product/templates/slo.yaml.j2", {"product": product})
 
 
-def _origin(thresholds: Thresholds, *, seen: bool) -> tuple[str, ...]:
+def _origin(
+    thresholds: Thresholds, outcomes: Outcomes, *, seen: bool
+) -> tuple[str, ...]:
     """Describe in sentences the origin of the thresholds, and their effect there."""
     kind = "rows" if seen else "held-out rows"
     rows = (
@@ -181,13 +193,14 @@ def _origin(thresholds: Thresholds, *, seen: bool) -> tuple[str, ...]:
     if thresholds.few:
         rows += " Few rows are positive: another sample would give other thresholds."
     total = thresholds.rows
+    _, middle, severest = outcomes.words
     review = _effect(
-        "review", thresholds.reviewed, found=thresholds.found_reviewed, of=total
+        middle, thresholds.reviewed, found=thresholds.found_reviewed, of=total
     )
-    decline = "decline: left out, no score declines."
+    decline = f"{severest}: left out, no score gives {severest}."
     if thresholds.decline is not None:
         decline = _effect(
-            "decline", thresholds.declined, found=thresholds.found_declined, of=total
+            severest, thresholds.declined, found=thresholds.found_declined, of=total
         )
     return rows, criterion_text(thresholds), review, decline
 
@@ -580,11 +593,12 @@ def write_texts(
         kind: Kind of model that train.py trains.
         seen: True if the model may have been trained on the rows of the thresholds.
         wide: True if the model takes the features as float64.
+        outcomes: Words of its decisions.
     """
     product = plan.choices.product
     _, _, decision = step_names(product)
     texts = {
-        **all_texts(spec, wide=wide),
+        **all_texts(spec, wide=wide, outcomes=plan.choices.outcomes),
         f"{decision}/1/{POLICY_FILE}": policy_text(plan, thresholds, seen=seen),
         f"{product}/{SLO_FILE}": slo_text(product),
         f"{product}/{SCRIPT_FILE}": script_text(plan, kind=kind),

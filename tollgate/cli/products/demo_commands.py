@@ -134,21 +134,23 @@ def _print_next_steps(*commands: tuple[str, str]) -> None:
 
 
 def _sample(history: History, answers: Decisions) -> Table:
+    from tollgate.policy.outcomes import DEFAULT_OUTCOMES
+
     table = Table(title="a sample of the decisions")
     for name in ("purchase", "amount", "score"):
         table.add_column(name, justify="right")
     table.add_column("decision")
     table.add_column("reasons")
     table.add_column("truth")
-    colour = {"approve": "green", "review": "yellow", "decline": "red"}
-    for decision in colour:
+    colours = ("green", "yellow", "red")
+    for decision, colour in zip(DEFAULT_OUTCOMES.words, colours, strict=True):
         chosen = np.flatnonzero(answers.decision == decision)
         for row in chosen[:: max(1, len(chosen) // _SAMPLE)][:_SAMPLE].tolist():
             table.add_row(
                 history.transaction_id[row].decode(),
                 f"{history.cents[row] / 100:.2f}",
                 f"{answers.score[row]:.3f}",
-                f"[{colour[decision]}]{decision}[/]",
+                f"[{colour}]{decision}[/]",
                 "\n".join(answers.reason_codes[row]),
                 "fraud" if history.label[row] == 1 else "",
             )
@@ -156,10 +158,12 @@ def _sample(history: History, answers: Decisions) -> Table:
 
 
 def _counts(history: History, answers: Decisions) -> Table:
+    from tollgate.policy.outcomes import DEFAULT_OUTCOMES
+
     table = Table(title="what was decided")
     for name in ("decision", "purchases", "of them fraud", "amount"):
         table.add_column(name, justify="left" if name == "decision" else "right")
-    for decision in ("approve", "review", "decline", ""):
+    for decision in (*DEFAULT_OUTCOMES.words, ""):
         chosen = answers.decision == decision
         if chosen.any():
             table.add_row(
@@ -190,6 +194,8 @@ def _latency(answers: Decisions) -> Table:
 
 
 def _print_applications(decided: DecidedApplications) -> None:
+    from tollgate.policy.outcomes import DEFAULT_OUTCOMES
+
     applications, answers = decided.applications, decided.answers
     table = Table(title="what was decided")
     for name in ("decision", "applications", "of them not repaid", "amount"):
@@ -198,18 +204,19 @@ def _print_applications(decided: DecidedApplications) -> None:
         applications["label"].to_numpy() == 1,
         applications["amount"].to_numpy(),
     )
-    for decision in ("approve", "review", "decline"):
+    for decision in DEFAULT_OUTCOMES.words:
         rows = answers.decision == decision
         counts = f"{int(rows.sum()):,}", f"{int(label[rows].sum()):,}"
         table.add_row(decision, *counts, f"{amount[rows].sum():,.0f}")
     console.out.print(table)
+    mildest, _, severest = DEFAULT_OUTCOMES.words
     groups = Table(title=f"by {_BY}, which the model is never shown")
     for name in (_BY, "applications", "approved", "declined though repaid"):
         groups.add_column(name, justify="left" if name == _BY else "right")
     for value in applications[_BY].unique().sort():
         rows = (applications[_BY] == value).to_numpy()
-        approved = (answers.decision[rows] == "approve").mean()
-        wrong = (answers.decision[rows & ~label] == "decline").mean()
+        approved = (answers.decision[rows] == mildest).mean()
+        wrong = (answers.decision[rows & ~label] == severest).mean()
         groups.add_row(value, f"{int(rows.sum()):,}", f"{approved:.1%}", f"{wrong:.1%}")
     console.out.print(groups)
 
