@@ -28,6 +28,22 @@ def test_the_first_band_that_an_amount_lies_below_decides(amount, decision):
     assert RULE.decide(amount) == decision
 
 
+def test_a_rule_can_have_other_outcomes():
+    """Made in code or read from a document; a default word is then unknown."""
+    document = {
+        "bands": [{"below": 50, "decision": "normal"}],
+        "otherwise": "watch",
+        "outcomes": ["normal", "watch", "alarm"],
+    }
+    rule = Fallback(
+        bands=(Band(below=50, decision="normal"),),
+        otherwise="watch",
+        outcomes=("normal", "watch", "alarm"),
+    )
+    assert fallback_from(document) == rule
+    assert [rule.decide(amount) for amount in (49, 50)] == ["normal", "watch"]
+
+
 def test_a_rule_read_from_a_document_is_the_rule_itself():
     """As a part of a YAML file would give it."""
     document = {
@@ -45,6 +61,15 @@ def test_a_rule_read_from_a_document_is_the_rule_itself():
     [
         ({"otherwise": "allow"}, "fallback: otherwise: 'allow' is none of approve"),
         ({}, "fallback: otherwise: is missing"),
+        (
+            {"otherwise": "review", "outcomes": ["normal", "watch", "alarm"]},
+            "fallback: otherwise: 'review' is none of normal, watch, alarm",
+        ),
+        (
+            {"otherwise": "a", "outcomes": ["a", "b", "b"]},
+            r"fallback: outcomes: .* are not three different words",
+        ),
+        ({"otherwise": "a", "outcomes": "abc"}, "outcomes: 'abc' is not a list"),
         ({"otherwise": "review", "limit": 3}, "fallback: limit: is unknown; known are"),
         (
             {"otherwise": "review", "bands": [{"below": "5", "decision": "approve"}]},

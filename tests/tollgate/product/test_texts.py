@@ -8,6 +8,7 @@ import importlib
 import math
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pandas as pd
 import polars as pl
@@ -17,11 +18,13 @@ import yaml
 from tollgate.features.spec.feature_spec import load_spec, wire_inputs
 from tollgate.history.request_columns import wire_fields
 from tollgate.policy import load_policy
+from tollgate.policy.outcomes import Outcomes
 from tollgate.product.choices import ProductChoices
 from tollgate.product.files import (
     ask_text,
     bounds,
     build_features,
+    config_texts,
     policy_text,
     write_texts,
 )
@@ -149,6 +152,31 @@ def test_policy_fits_the_features(product: Written) -> None:
         policy.thresholds[0].decline,
     )
     assert 0 < review <= decline <= 1
+
+
+def test_policy_can_have_other_outcomes(product: Written, tmp_path: Path) -> None:
+    """Also with a word that YAML would read as a boolean; thresholds stay the same."""
+    own = Outcomes(("no", "watch", "alarm"))
+    choices = msgspec.structs.replace(product.plan.choices, outcomes=own)
+    plan = msgspec.structs.replace(product.plan, choices=choices)
+    chance = np.random.default_rng(4)
+    label = (chance.random(500) < 0.3).astype(np.int8)
+    goal = Rates(review=0.1, decline=0.1)
+    chosen = choose_thresholds(
+        chance.random(500), label, goal=goal, origin="drawn by chance"
+    )
+    path = tmp_path / "policy.yaml"
+    path.write_text(policy_text(plan, chosen, seen=False))
+    policy = load_policy(path, feature_names=())
+    assert policy.outcomes == own
+    assert (policy.thresholds[0].review, policy.thresholds[0].decline) == (
+        chosen.review,
+        chosen.decline,
+    )
+    assert {"SCORE_WATCH", "SCORE_ALARM"} <= policy.reasons.keys()
+    spec = load_spec(product.folder / "shop_features" / "1" / "features.yaml")
+    text = config_texts(spec, outcomes=own)["shop/config.pbtxt"]
+    assert "# The outputs, per row: no, watch or alarm (empty" in text
 
 
 def test_policy_of_an_external_model_calls_no_rows_held_out(
