@@ -20,6 +20,7 @@ from tollgate.policy.conditions import (
     remove_all,
 )
 from tollgate.policy.decision_tables import ConditionTable, Criterion
+from tollgate.policy.hysteresis import code_names, read_hysteresis
 from tollgate.policy.policy_definition import (
     ESSENTIAL_MISSING,
     MOST_REASONS,
@@ -74,7 +75,7 @@ def name_codes(document: Document) -> tuple[str, ...]:
     codes = list(dict.fromkeys(declared))
     if len(codes) > _MAX_CODES:
         document.refuse(("rules",), f"{len(codes)} codes, {_MAX_CODES} are allowed")
-    reported = dict.fromkeys([*codes, *raw.contributions.values()])
+    reported = dict.fromkeys([*codes, *code_names(raw), *raw.contributions.values()])
     limits = [raw.thresholds, *(one.thresholds for one in raw.segments)]
     severest = document.outcomes.words[2]
     if all(one.get(severest) is None for one in limits):
@@ -175,6 +176,8 @@ def read_meanings(document: Document, codes: Sequence[str]) -> tuple[Meaning, ..
             document.refuse(place, f"is none of {', '.join(Degraded.__members__)}")
         if name == Degraded.MODEL_OUTPUT.name:
             document.refuse(place, "is decided by fallback.model_output")
+        if name == Degraded.HYSTERESIS_UNREAD.name:
+            document.refuse(place, "is set after the policy, by hysteresis")
         if isinstance(meaning, RawMeaning):
             found[name] = _meaning(document, meaning, place, codes)
         essential_too = name == ESSENTIAL_MISSING
@@ -453,6 +456,7 @@ class _Compiler:
             ),
             before_model=sum(one.before_model is not None for one in raw.rules),
             outcomes=self._document.outcomes,
+            hysteresis=read_hysteresis(self._document, id_names=id_names),
         )
 
     def _thresholds(self) -> tuple[Thresholds, ...]:

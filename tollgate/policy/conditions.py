@@ -251,6 +251,8 @@ class Names:
         found = {AMOUNT: Variable(AMOUNT, "amount", scale=100.0)} if amount else {}
         found[SCORE] = Variable(SCORE, "score")
         for bit in Degraded:
+            if bit is Degraded.HYSTERESIS_UNREAD:  # is set after the policy
+                continue
             name, place = bit.name or "", bit.value.bit_length() - 1
             found[name] = Variable(name, "bit", place)
         for one in fields:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tollgate.policy.decision_tables import ConditionTable
 from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
+from tollgate.policy.hysteresis import Hysteresis
 from tollgate.schema import Decision
 
 OTHER = "other"  # the segment of rows in no other segment
@@ -164,6 +165,8 @@ class Policy(msgspec.Struct, frozen=True, eq=False, weakref=True):
         sensitive: Attributes that must not influence decisions; none is an input.
         before_model: Number of rules, the first ones, that decide before the model.
         outcomes: Words of the product for the levels of a decision.
+        hysteresis: Turns the levels of an entity's rows into answered ones, after all
+            that is above; None for a policy without it.
     """
 
     product: str
@@ -187,6 +190,7 @@ class Policy(msgspec.Struct, frozen=True, eq=False, weakref=True):
     sensitive: tuple[str, ...] = ()
     before_model: int = 0
     outcomes: Outcomes = DEFAULT_OUTCOMES
+    hysteresis: Hysteresis | None = None
 
     def unscored(self, rules: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """

@@ -230,6 +230,17 @@ class RawNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     never: list[str] = []
 
 
+class RawHysteresis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the levels of an entity's rows over time become the answered ones."""
+
+    entity: str
+    of: int
+    at_least: int
+    hold: str | None = None
+    cool_down: str | None = None
+    maintenance: str | None = None
+
+
 class RawPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
@@ -250,6 +261,7 @@ class RawPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sensitive: list[str] = []
     journal: RawJournal | None = None
     idempotency: RawIdempotency = RawIdempotency()
+    hysteresis: RawHysteresis | None = None
 
 
 class Document(msgspec.Struct, frozen=True):
