@@ -28,7 +28,9 @@ from tollgate.features.windows.entity_entries import (
     VALUE_VERSION,
     oldest_stored_us,
 )
+from tollgate.policy.hysteresis import apply_readings, unpack_settings
 from tollgate.store.redis.redis_store import (
+    HYSTERESIS,
     Answer,
     Command,
     Mode,
@@ -321,7 +323,19 @@ class MemoryStore(RedisStore):
             before = members if isinstance(members, set) else set()
             self._values[key] = before | set(rest), _NEVER_MS
             return len(before | set(rest)) - len(before)
+        if name == b"EVALSHA" and key == HYSTERESIS.sha:
+            return self._apply_readings(rest[1:], now_ms)
         return StoreError(f"a store in memory has no command {name!r}")
+
+    def _apply_readings(self, arguments: Sequence[bytes], now_ms: int) -> bytes:
+        """Apply readings as hysteresis.lua does."""
+        key, mode, packed, readings = arguments
+        settings, ttl_s = unpack_settings(packed)
+        old = self._bytes(key, now_ms)
+        state, evidence = apply_readings(old, readings, settings)
+        if state is not None and state is not old and mode == Mode.WRITE.value:
+            self._values[key] = state, now_ms + ttl_s * 1_000
+        return evidence
 
     def _set(self, key: bytes, rest: list[Any], now_ms: int) -> bytes | None:
         value, *options = rest

@@ -9,7 +9,7 @@ from typing import Any
 import hiredis
 import redis.asyncio
 
-from tollgate.store.redis.redis_store import Command, load_command
+from tollgate.store.redis.redis_store import APPLY, Command
 
 TIMEOUT_S = 1.0
 
@@ -35,7 +35,7 @@ class Link:
 
     async def prepare(self) -> None:
         """Load the Lua function into the store."""
-        await self.ask([load_command()])
+        await self.ask([APPLY.load_command()])
 
     async def ask(self, commands: Sequence[Command]) -> list[Any]:
         """

@@ -23,7 +23,7 @@ from tollgate.store.redis.redis_store import (
     call_duration_s,
     describe_error,
     do_nothing,
-    load_command,
+    load_commands,
 )
 from tollgate.store.redis.store_address import Address
 
@@ -394,7 +394,8 @@ def _sent(
     items: Sequence[tuple[int, bool]], commands: Sequence[Command], *, script: bool
 ) -> Sent:
     """List the commands to send to a node, preceded by the script if it lacks that."""
-    sent: Sent = [(-1, load_command())] if script else []
+    loads = load_commands(commands[position] for position, _ in items) if script else []
+    sent: Sent = [(-1, one) for one in loads]
     for position, asking in items:
         if asking:
             sent.append((-1, _ASKING))

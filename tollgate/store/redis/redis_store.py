@@ -16,7 +16,7 @@ import re
 import select
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from importlib import resources
 from typing import Any
@@ -367,8 +367,30 @@ def _written(number: int, content: bytes) -> int:
         return 0
 
 
-_SCRIPT = resources.files("tollgate.store").joinpath("apply.lua").read_bytes()
-_SHA = hashlib.sha1(_SCRIPT, usedforsecurity=False).hexdigest().encode()
+class LuaFunction:
+    """
+    A function that runs inside Redis.
+
+    Args:
+        file: Its file in tollgate/store.
+
+    Attributes:
+        sha: Name by which a command calls it, once it is loaded.
+    """
+
+    def __init__(self, file: str) -> None:
+        self._script = resources.files("tollgate.store").joinpath(file).read_bytes()
+        self.sha = (
+            hashlib.sha1(self._script, usedforsecurity=False).hexdigest().encode()
+        )
+
+    def load_command(self) -> Command:
+        """Build the command that loads it into a Redis."""
+        return ("SCRIPT", "LOAD", self._script)
+
+
+APPLY, HYSTERESIS = LuaFunction("apply.lua"), LuaFunction("hysteresis.lua")
+_FUNCTIONS = {one.sha: one for one in (APPLY, HYSTERESIS)}
 
 Answer = tuple[list[bytes], bytes]
 NO_ANSWER: Answer = ([], b"")  # to a call without keys, which is not made
@@ -483,12 +505,12 @@ class RedisStore:
         The connection stays open for the next call, and the script is loaded. No
         request waits for this, so TLS gets more time to connect.
         """
-        return self._link.probe(self.deadline_s, load_command())
+        return self._link.probe(self.deadline_s, APPLY.load_command())
 
     def _run(
         self, commands: list[Command], until_s: float, *, on_wait: WaitCallback
     ) -> list[Any]:
-        """Flush commands; repeat those that lacked the script, after loading it."""
+        """Flush commands; repeat those that lacked a script, after loading it."""
         link = self._link
         replies = link.exchange(commands, until_s, on_wait=on_wait)
         missing = [
@@ -497,10 +519,10 @@ class RedisStore:
             if isinstance(reply, link.errors.NoScriptError)
         ]
         if missing:
-            again = [load_command(), *(commands[at] for at in missing)]
-            for position, reply in zip(
-                missing, link.exchange(again, until_s)[1:], strict=True
-            ):
+            again = [commands[at] for at in missing]
+            loads = load_commands(again)
+            loaded = link.exchange([*loads, *again], until_s)[len(loads) :]
+            for position, reply in zip(missing, loaded, strict=True):
                 replies[position] = reply
         return replies
 
@@ -534,9 +556,10 @@ class NoStore(RedisStore):
         """Do nothing: there is no connection."""
 
 
-def load_command() -> Command:
-    """Build the command that loads the script into a Redis."""
-    return ("SCRIPT", "LOAD", _SCRIPT)
+def load_commands(commands: Iterable[Command]) -> list[Command]:
+    """Build the commands that load the functions that some commands call."""
+    called = dict.fromkeys(one[1] for one in commands if one[0] == b"EVALSHA")
+    return [_FUNCTIONS[sha].load_command() for sha in called]
 
 
 def call_command(call: Call, mode: Mode) -> Command:
@@ -561,7 +584,7 @@ def eval_command(
     known: bytes = b"",
 ) -> Command:
     """Build the command that runs the script on some keys."""
-    command = (b"EVALSHA", _SHA, len(keys), *keys, mode.value, arguments, events)
+    command = (b"EVALSHA", APPLY.sha, len(keys), *keys, mode.value, arguments, events)
     if known:
         return (*command, forms, known)
     return (*command, forms) if forms else command
