@@ -12,6 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate import compiled
+from tollgate.engine.hysteresis_stage import (
+    EVIDENCE_FIELDS,
+    AnsweredDecisions,
+    HysteresisStage,
+)
 from tollgate.policy import (
     Policy,
     PolicyDecisions,
@@ -179,6 +184,11 @@ class DecisionBatch(msgspec.Struct, frozen=True, eq=False):
         )
 
 
+def recorded_fields(policy: Policy, fields: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of a record's fields: declared ones, and those of evidence."""
+    return (*fields, *EVIDENCE_FIELDS) if policy.hysteresis is not None else (*fields,)
+
+
 class DecisionStage:
     """
     Decide batches by a policy, in the name of a release.
@@ -189,6 +199,7 @@ class DecisionStage:
         spec_hash: Hash of the feature spec that the release was made for.
         fields: Names of the declared fields.
         canary: Share of the entities that the challenger answers; None for none.
+        hysteresis: Applies the hysteresis of the policy; None for a policy without it.
     """
 
     def __init__(
@@ -199,9 +210,11 @@ class DecisionStage:
         spec_hash: int,
         fields: Sequence[str],
         canary: Canary | None = None,
+        hysteresis: HysteresisStage | None = None,
     ) -> None:
         self.canary = canary
         self._policy = policy
+        self._hysteresis = hysteresis
         self._release = release.encode()
         self._spec_hash = spec_hash
         words = [word.encode() for word in policy.outcomes.words]
@@ -211,9 +224,27 @@ class DecisionStage:
         self._usual: dict[int, tuple[Array, Array]] = {}  # columns by number of rows
 
     def decide(self, batch: DecisionBatch) -> PolicyDecisions:
-        """Apply the policy, without side effects."""
+        """
+        Apply the policy, and then its hysteresis.
+
+        A row changes the state of its machine once, however often it is decided.
+        """
         facts = self._facts(batch.context, batch.features, batch.probabilities)
-        return decide(facts, policy=self._policy)
+        decided = decide(facts, policy=self._policy)
+        if self._hysteresis is None:
+            return decided
+        marks = self.marks(batch.context)
+        return self._hysteresis.apply(
+            batch.context,
+            decided,
+            bounds=batch.bounds,
+            skipped=None if marks is None else (marks & ~np.uint8(DRY)) > 0,
+        )
+
+    def close(self) -> None:
+        """Close the store of the hysteresis."""
+        if self._hysteresis is not None:
+            self._hysteresis.close()
 
     def needs_model(self, context: Array, features: Array) -> bool:
         """
@@ -241,6 +272,21 @@ class DecisionStage:
             return batch.probabilities
         unscored = self._policy.unscored(decided.rules)[:, None]
         return np.where(unscored, np.float32(np.nan), batch.probabilities)
+
+    def recorded_context(self, context: Array, decided: PolicyDecisions) -> Array:
+        """
+        Return the context for the journal, [N].
+
+        With hysteresis, each row ends with the evidence of its answer, as if that were
+        more declared fields: `recorded_fields` names them.
+        """
+        if not isinstance(decided, AnsweredDecisions):
+            return context
+        rows = len(context)
+        evidence = decided.evidence.astype("<i8").view(np.uint8).reshape(rows, -1)
+        both = np.hstack((context.view(np.uint8).reshape(rows, -1), evidence))
+        columns = [(name, "<i8") for name in EVIDENCE_FIELDS]
+        return both.view(np.dtype([("context", context.dtype), *columns]))[:, 0]
 
     def _facts(self, context: Array, features: Array, probabilities: Array) -> RowFacts:
         return RowFacts(

@@ -12,8 +12,13 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
-from tollgate.engine.decision_stage import DecisionBatch, DecisionStage
+from tollgate.engine.decision_stage import (
+    DecisionBatch,
+    DecisionStage,
+    recorded_fields,
+)
 from tollgate.engine.feature_stage import FeatureStage
+from tollgate.engine.hysteresis_stage import HysteresisStage
 from tollgate.engine.onnx_session import OnnxSession
 from tollgate.engine.row_batches import Batch, DryShare, declared_fields
 from tollgate.engine.scoring_model import ScoringModel
@@ -82,8 +87,17 @@ class Engine:
             settings = replace(settings, last_known_bytes=0, appends=False)
         self._chain = chain_over(spec, store.store, settings=settings, lists=lists)
         self._features = FeatureStage(spec, self._chain, share=DryShare(0.0))
+        hysteresis = None
+        if policy.hysteresis is not None:
+            hysteresis = HysteresisStage(
+                policy.hysteresis, product=policy.product, store=store.store
+            )
         self._decision = DecisionStage(
-            policy, release=release, spec_hash=spec.spec_hash, fields=spec.field_names
+            policy,
+            release=release,
+            spec_hash=spec.spec_hash,
+            fields=spec.field_names,
+            hysteresis=hysteresis,
         )
 
     @classmethod
@@ -143,7 +157,7 @@ class Engine:
                     release=release.name,
                     spec_hash=spec.spec_hash,
                     entities=spec.entity_names,
-                    fields=spec.field_names,
+                    fields=recorded_fields(policy, spec.field_names),
                 )
                 records = open_local_journal(
                     str(journal), heading, store=opened, window_s=policy.idempotency_s
@@ -274,7 +288,7 @@ class Engine:
         marks = self._decision.marks(context)
         if self._journal is not None:
             self._journal.record(
-                context,
+                self._decision.recorded_context(context, decided),
                 decided,
                 features=scored.features,
                 probabilities=self._decision.recorded_probabilities(scored, decided),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import random
 import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -16,11 +18,13 @@ from tollgate.engine.decision_stage import (
     DecisionBatch,
     DecisionStage,
     read_canary,
+    recorded_fields,
 )
-from tollgate.errors import trace_of
+from tollgate.engine.hysteresis_stage import HysteresisStage
+from tollgate.errors import InputError, trace_of
 from tollgate.imports import gently, import_gently
 from tollgate.journal.journal_rows import Heading
-from tollgate.policy import POLICY_FILE, load_policy
+from tollgate.policy import POLICY_FILE, Policy, load_policy
 from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import (
     CHALLENGER_PROBABILITIES,
@@ -32,6 +36,7 @@ from tollgate.schema import (
     PROBABILITIES,
     RELEASE_PARAMETER,
     SPEC_HASH_PARAMETER,
+    STORE_URL_VARIABLE,
     context_dtype,
     read_fields,
 )
@@ -42,7 +47,11 @@ from tollgate.steps.loops import LoopMetrics
 from tollgate.steps.refusals import Refusals, refusal_error
 from tollgate.steps.step_journal import open_journal
 from tollgate.steps.step_tracing import open_traces
+from tollgate.steps.store_parameters import store_settings
 from tollgate.steps.triton import Array
+from tollgate.store.fallback.circuit_breaker import CircuitBreaker
+from tollgate.store.redis.cluster_store import open_store
+from tollgate.store.redis.redis_store import NoStore, RedisStore
 from tollgate.tracing.batches import open_batches
 
 # Cache the output tensors that many responses have in common.
@@ -168,13 +177,14 @@ class DecisionStep:
             spec_hash=self._spec_hash,
             fields=field_names,
             canary=canary,
+            hysteresis=self._open_hysteresis(policy, config.parameters, entities),
         )
         heading = Heading(
             product=policy.product,
             release=parameters[RELEASE_PARAMETER],
             spec_hash=self._spec_hash,
             entities=entities,
-            fields=field_names,
+            fields=recorded_fields(policy, field_names),
         )
         labels = triton.metric_labels(args, product=policy.product)
         step_labels = dict(labels)
@@ -213,6 +223,34 @@ class DecisionStep:
         self._metrics.close()
         self._refusals.close()
         self._loops.close()
+        self.stage.close()
+
+    def _open_hysteresis(
+        self, policy: Policy, parameters: Mapping[str, str], entities: Sequence[str]
+    ) -> HysteresisStage | None:
+        """Open the hysteresis of a policy over the store; None without it."""
+        settings = policy.hysteresis
+        if settings is None:
+            return None
+        if settings.entity not in entities:
+            problem = f"hysteresis.entity: {settings.entity!r} is no entity"
+            raise self._pb.TritonModelException(f"{POLICY_FILE}: {problem}")
+        try:
+            read = store_settings(parameters)
+        except InputError as error:
+            raise self._pb.TritonModelException(str(error)) from error
+        url = os.environ.get(STORE_URL_VARIABLE, "")
+        store: RedisStore = NoStore()
+        if url:
+            store = open_store(url, deadline_s=read.deadline_s, rules=read.breaker)
+        else:
+            text = "%s is not set: hysteresis has no state"
+            triton.log.warning(text, STORE_URL_VARIABLE)
+        store.probe()  # connecting may take longer than a call
+        breaker = CircuitBreaker(time.monotonic, random.random, rules=read.breaker)
+        return HysteresisStage(
+            settings, product=policy.product, store=store, breaker=breaker
+        )
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer a dynamic batch of requests."""
@@ -289,7 +327,7 @@ class DecisionStep:
             return triton.failed(self._pb, requests, exc)
 
     def _decide(self, batch: DecisionBatch) -> PolicyDecisions:
-        """Apply the policy, without side effects outside the step."""
+        """Apply the policy; deciding a row again changes nothing."""
         decided = self.stage.decide(batch)
         if self._traces is not None:
             self._traces.part("policy")
@@ -327,13 +365,14 @@ class DecisionStep:
     ) -> None:
         context, chosen = batch.context, batch.chosen
         probabilities = self.stage.recorded_probabilities(batch, decided)
+        recorded = self.stage.recorded_context(context, decided)
         for journal, excluded in (
             (self._journal, chosen),
             (self._canary_journal, None if chosen is None else ~chosen),
         ):
             if journal is not None:
                 journal.record(
-                    context,
+                    recorded,
                     decided,
                     features=batch.features,
                     probabilities=probabilities,

@@ -33,11 +33,8 @@ from tollgate.schema import (
     Degraded,
 )
 from tollgate.server.processes.redis_server import EmbeddedRedis
-from tollgate.steps.feature_step import (
-    SPOOL_VARIABLE,
-    FeatureStep,
-    store_settings,
-)
+from tollgate.steps.feature_step import SPOOL_VARIABLE, FeatureStep
+from tollgate.steps.store_parameters import store_settings
 from tollgate.store.fallback.circuit_breaker import BreakerRules
 from tollgate.store.redis.redis_store import RedisStore
 

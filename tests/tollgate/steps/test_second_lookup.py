@@ -16,7 +16,8 @@ from tests.support.steps.in_process_steps import NOW_US, arguments, bought, requ
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.schema import CONTEXT, FEATURES, Degraded
 from tollgate.server.processes.redis_server import EmbeddedRedis
-from tollgate.steps.feature_step import FeatureStep, store_settings
+from tollgate.steps.feature_step import FeatureStep
+from tollgate.steps.store_parameters import store_settings
 from tollgate.store.online_features import OnlineFeatures
 from tollgate.store.redis.redis_store import RedisStore
 from tollgate.store.store_events import Purchases

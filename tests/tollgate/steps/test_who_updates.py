@@ -18,7 +18,7 @@ from tollgate.repair.spool_segments import segments
 from tollgate.schema import STORE_DEADLINE_PARAMETER, UPDATES, UPDATES_PARAMETER
 from tollgate.schema import Applied as A
 from tollgate.server.processes.redis_server import EmbeddedRedis
-from tollgate.steps.feature_step import store_settings
+from tollgate.steps.store_parameters import store_settings
 from tollgate.store.event_writer import EventWriter
 from tollgate.store.fallback.fallback_chain import FallbackChain, Spool
 from tollgate.store.lookups import FEEDS, PURCHASES, feed_key
