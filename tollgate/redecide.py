@@ -13,12 +13,15 @@ import numpy.typing as npt
 import polars as pl
 
 from tollgate.engine.batches import decide_in_batches, rows_of
+from tollgate.engine.hysteresis_stage import decide_in_sequence
 from tollgate.errors import ArgumentError, InputError
 from tollgate.policy import Policy, PolicyDecisions, RowFacts, without_model
 from tollgate.policy.conditions import Variable
 from tollgate.policy.outcomes import Outcomes
 from tollgate.schema import (
     MISSING,
+    TRANSACTION,
+    TRANSACTION_ID,
     Decision,
     Degraded,
     FieldForm,
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
 _CENTS, _AMOUNT, _EVENT_TIME = "amount_cents", "amount", "event_time"
 _FEATURE, _FIELD, _PROBABILITY, _LIST = "feature_", "field_", "probability_", "list_"
+_SUBJECT = "subject_"
 NO_RELEASES: Mapping[str, Outcomes] = MappingProxyType({})
 # The policy sets this bit itself, from the probabilities.
 _RECORDED_BITS = np.uint32(0xFFFFFFFF & ~int(Degraded.MODEL_OUTPUT))
@@ -48,11 +52,14 @@ class PastRows(msgspec.Struct, frozen=True, eq=False):
         facts: Recorded facts of N rows; list_hits in the order of the policy's lists.
         decision: Recorded decisions; uint8 [N], None if unknown.
         left_out: Number of rows without the facts to decide them again.
+        ids: By `transaction` and by the entity of each policy with hysteresis, the ids
+            or pseudonyms of N rows; empty without such a policy.
     """
 
     facts: RowFacts
     decision: npt.NDArray[np.uint8] | None
     left_out: int
+    ids: dict[str, npt.NDArray[np.object_]] = {}
 
 
 def read_rows(
@@ -93,11 +100,13 @@ def read_rows(
         fields=reader.fields(fields),
     )
     decision = reader.decision(recorded)
+    ids = reader.ids()
     if "degraded" in complete.columns:
         known = ~_lacks_score(facts, policies, degraded=degraded)
         facts = rows_of(facts, known)
         decision = None if decision is None else decision[known]
-    return PastRows(facts, decision, len(frame) - len(facts.cents))
+        ids = {name: column[known] for name, column in ids.items()}
+    return PastRows(facts, decision, len(frame) - len(facts.cents), ids)
 
 
 def _lacks_score(
@@ -196,9 +205,28 @@ class _Reader:
         return cents
 
     def event_time_us(self) -> npt.NDArray[np.int64]:
-        """Read event times; optional for policies without time conditions."""
-        needed = any(one.tables.timed for one in self._policies)
+        """Read event times; optional for policies that look at none."""
+        needed = any(one.tables.timed or one.hysteresis for one in self._policies)
         return self.whole(_EVENT_TIME, needed=needed)
+
+    def ids(self) -> dict[str, npt.NDArray[np.object_]]:
+        """Read the ids that hysteresis needs, or their pseudonyms."""
+        sections = [one.hysteresis for one in self._policies if one.hysteresis]
+        if not sections:
+            return {}
+        owners = dict.fromkeys([TRANSACTION, *(one.entity for one in sections)])
+        found: dict[str, npt.NDArray[np.object_]] = {}
+        for owner in owners:
+            plain = TRANSACTION_ID if owner == TRANSACTION else f"{owner}_id"
+            sealed = TRANSACTION if owner == TRANSACTION else f"{_SUBJECT}{owner}"
+            name = self._first(plain, sealed)
+            texts = self._column(
+                name, lambda one: one.cast(pl.String).fill_null("").to_list()
+            )
+            column = np.empty(len(texts), np.object_)
+            column[:] = [text.encode() for text in texts]
+            found[owner] = column
+        return found
 
     def list_hits(self) -> npt.NDArray[np.uint32]:
         """Read the list bits, or one boolean column per list."""
@@ -418,10 +446,10 @@ def compare_policies(
     Raises:
         InputError: There are no recorded decisions to compare with.
     """
-    decided = _decide(past.facts, new)
+    decided = _decide(past, new)
     after, segment, held = decided.decision, decided.segment, decided.rules
     if old is not None:
-        decided = _decide(past.facts, old)
+        decided = _decide(past, old)
         before, held_before = decided.decision, decided.rules
     elif past.decision is not None:
         before, held_before = past.decision, np.zeros(0, np.uint64)
@@ -458,8 +486,21 @@ def compare_policies(
     )
 
 
-def _decide(facts: RowFacts, policy: Policy) -> PolicyDecisions:
-    return decide_in_batches(facts, policy=policy, batch_rows=_ROWS_AT_ONCE).decisions
+def _decide(past: PastRows, policy: Policy) -> PolicyDecisions:
+    """Decide rows; hysteresis begins with empty states, and follows the event times."""
+    facts = past.facts
+    decided = decide_in_batches(
+        facts, policy=policy, batch_rows=_ROWS_AT_ONCE
+    ).decisions
+    if policy.hysteresis is None:
+        return decided
+    return decide_in_sequence(
+        decided,
+        settings=policy.hysteresis,
+        machines=past.ids[policy.hysteresis.entity].tolist(),
+        ids=past.ids[TRANSACTION].tolist(),
+        time_us=facts.event_time_us,
+    )
 
 
 def _bit(held: npt.NDArray[np.uint64], at: int) -> npt.NDArray[np.bool_]:

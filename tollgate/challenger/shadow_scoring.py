@@ -13,6 +13,7 @@ import numpy.typing as npt
 from tollgate.audit.releases.past_release import OpenedRelease, ReleaseModel
 from tollgate.challenger.decision_counts import Decisions, clusters
 from tollgate.engine.batches import decide_in_batches
+from tollgate.engine.hysteresis_stage import decide_recorded
 from tollgate.errors import InputError
 from tollgate.features.spec.description import vector_parts
 from tollgate.features.spec.spec_definition import FeatureSpec
@@ -87,7 +88,7 @@ class Scorer:
             features=np.ascontiguousarray(facts.features[:, self._columns]),
             list_hits=_moved(facts.list_hits, self._lists),
         )
-        other = self._again(own, recorded.cluster)
+        other = self._again(own, recorded.cluster, degraded=records.degraded)
         worked_us = (time.perf_counter_ns() - started_ns) // 1_000
         return ScoredRows(recorded, other, worked_us)
 
@@ -96,11 +97,16 @@ class Scorer:
         policy = self._recorded.policy
         return decide_in_batches(_facts(records), policy=policy).decisions.segment
 
-    def _again(self, facts: RowFacts, cluster: I64) -> Decisions:
+    def _again(self, facts: RowFacts, cluster: I64, *, degraded: U32) -> Decisions:
         found = decide_in_batches(
             facts, policy=self._other.policy, score=self._probabilities
         )
-        decided = found.decisions
+        decided = decide_recorded(
+            found.decisions,
+            facts.fields,
+            settings=self._other.policy.hysteresis,
+            degraded=degraded,
+        )
         return Decisions(
             decision=decided.decision,
             score=decided.score,

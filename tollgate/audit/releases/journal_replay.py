@@ -34,6 +34,11 @@ from tollgate.audit.releases.record_rows import (
     read_table,
 )
 from tollgate.engine.batches import decide_in_batches
+from tollgate.engine.hysteresis_stage import (
+    EVIDENCE_FIELDS,
+    decide_recorded,
+    recorded_levels,
+)
 from tollgate.errors import TollgateError
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.features.windows.entity_entries import MISSING
@@ -44,8 +49,11 @@ from tollgate.schema import Degraded
 
 # Convert sealed records into the row facts that a policy decides on.
 
-# The decision step sets this bit itself, from the probabilities.
-_MADE_LATER = np.uint32(0xFFFFFFFF & ~int(Degraded.MODEL_OUTPUT))
+# The decision step sets these bits itself: from the probabilities, and after the
+# policy.
+_MADE_LATER = np.uint32(
+    0xFFFFFFFF & ~int(Degraded.MODEL_OUTPUT | Degraded.HYSTERESIS_UNREAD)
+)
 
 
 def facts_of(table: pl.DataFrame, spec: FeatureSpec) -> RowFacts:
@@ -68,6 +76,13 @@ def facts_of(table: pl.DataFrame, spec: FeatureSpec) -> RowFacts:
         list_hits=table["list_hits"].to_numpy(),
         fields={one.name: _field(table, one.name) for one in spec.fields},
     )
+
+
+def evidence_of(table: pl.DataFrame) -> dict[str, npt.NDArray[np.int64]]:
+    """Return the evidence of hysteresis in records; empty if they have none."""
+    if FIELD + EVIDENCE_FIELDS[0] not in table.columns:
+        return {}
+    return {name: _field(table, name) for name in EVIDENCE_FIELDS}
 
 
 def feature_columns(table: pl.DataFrame, names: Sequence[str]) -> list[str]:
@@ -171,6 +186,9 @@ def describe_difference(
         return f"score {_numbers([rows['score'][row]])} → " + _numbers(
             [decided.score[row]]
         )
+    if aspect == "raw level":
+        level = recorded_levels(evidence_of(rows[row : row + 1]))[0]
+        return f"raw level {words[level]} → another one"
     if aspect == "decision":
         return f"decision {rows['decision'][row]} → {words[decided.decision[row]]}"
     if aspect == "codes":
@@ -366,15 +384,22 @@ def _again(
     used = np.where(near[:, None], facts.probabilities, computed)
     facts_used = msgspec.structs.replace(facts, probabilities=used)
     decided = decide_in_batches(facts_used, policy=found.release.policy).decisions
-    wrong = {
-        "probabilities": ~near,
-        **wrong_by_aspect(
-            rows,
-            decided,
-            outcomes=outcomes,
-            rules=part.through == part.release,
-        ),
-    }
+    evidence = evidence_of(rows)
+    wrong = {"probabilities": ~near}
+    if evidence and part.through == part.release:
+        wrong["raw level"] = recorded_levels(evidence) != decided.decision
+    decided = decide_recorded(
+        decided,
+        evidence,
+        settings=found.release.policy.hysteresis,
+        degraded=rows["degraded"].to_numpy(),
+    )
+    wrong |= wrong_by_aspect(
+        rows,
+        decided,
+        outcomes=outcomes,
+        rules=part.through == part.release,
+    )
     any_wrong: Bool = np.any(list(wrong.values()), axis=0)
     part.differing += int(any_wrong.sum())
     part.same += int((~any_wrong).sum())
