@@ -22,6 +22,7 @@ import tollgate
 from tollgate import schema
 from tollgate.cli.app import app
 from tollgate.features.windows.entity_entries import ENTRY, HEADER
+from tollgate.policy.hysteresis import STATE_HEAD
 from tollgate.store.stored_decisions import DECIDED
 
 if sys.version_info >= (3, 11):
@@ -500,6 +501,7 @@ def test_contract_has_the_layouts_byte_by_byte() -> None:
     assert table("header byte") == offsets(HEADER)
     assert table("entry byte") == offsets(ENTRY)
     assert table("decided byte") == [*offsets(DECIDED), DECIDED.itemsize]
+    assert table("hysteresis byte") == offsets(STATE_HEAD)
     context = schema.context_dtype(("customer", "terminal"))
     assert table("byte") == offsets(context, without="_id$|^error$|^earlier$")
     assert f"{context.itemsize} bytes, little-endian" in read("docs/contract.md")

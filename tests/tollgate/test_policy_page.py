@@ -9,10 +9,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from tests.support.products.press_product import NAME, POLICY, readings, write_press
+from tollgate import Engine
 from tollgate.errors import PolicyError
 from tollgate.policy import Policy, RowFacts, decide, load_policy
 from tollgate.policy.policy_document import (
     RawFallback,
+    RawHysteresis,
     RawList,
     RawMeaning,
     RawNotice,
@@ -99,6 +102,29 @@ def test_the_example_decides_what_the_page_says(
     assert decided.reason_codes[0].decode() == row["codes"]
 
 
+def test_hysteresis_answers_what_the_page_says(tmp_path: Path) -> None:
+    """Readings of one machine, ten seconds apart, with the section of the page."""
+    start, stop = POLICY.index("hysteresis:"), POLICY.index("reasons:")
+    (section,), (text,) = blocks("hysteresis"), blocks("answers")
+    write_press(
+        tmp_path / "press", policy_text=POLICY[:start] + section + POLICY[stop:]
+    )
+    lines = [line.replace("→", "").split() for line in text.splitlines()[1:]]
+    heat = {"approve": 20.0, "review": 85.0}
+    rows = [
+        (f"r{at}", "m", 1_700_000_000_000_000 + at * 10_000_000, heat[line[0]])
+        for at, line in enumerate(lines)
+    ]
+    with Engine.open(tmp_path / "press", product=NAME) as engine:
+        found = engine.decide(readings(*rows))
+    codes = [
+        text.removeprefix("TEMPERATURE_WARM").removeprefix("|") or "."
+        for text in found["reason_codes"]
+    ]
+    answers = zip(found["decision"], codes, strict=True)
+    assert [list(one) for one in answers] == [line[1:] for line in lines]
+
+
 @pytest.mark.parametrize("block", blocks("refused"))
 def test_the_page_says_what_is_refused_in_which_words(
     tmp_path: Path, block: str
@@ -117,6 +143,7 @@ def test_the_page_says_what_is_refused_in_which_words(
     [
         *(RawPolicy, RawRule, RawSegment, RawList),
         *(RawScore, RawFallback, RawMeaning, RawNotice),
+        RawHysteresis,
     ],
 )
 def test_the_page_has_every_key(part: type[msgspec.Struct]) -> None:

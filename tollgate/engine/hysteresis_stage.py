@@ -110,6 +110,21 @@ class HysteresisStage:
             self._read(context, decided.decision, rows, bounds, evidence, unread)
         return answered(decided, evidence, settings=self._settings, unread=unread)
 
+    def warm_up(self) -> None:
+        """Connect, and load the function: no caller waits for it."""
+        self._store.probe()
+        reading = np.zeros(1, READING)
+        command = reading_command(
+            hysteresis_key(self._product, self._settings.entity, b"warm-up"),
+            reading.tobytes(),
+            settings=self._settings,
+            dry=True,
+        )
+        try:
+            self._store.flush([], extra_commands=[command])
+        except StoreError as error:
+            log.warning("the store did not answer for hysteresis: %s", error)
+
     def close(self) -> None:
         """Close the store."""
         self._store.close()

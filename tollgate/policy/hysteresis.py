@@ -36,7 +36,17 @@ EVIDENCE = np.dtype(
 
 STATE_VERSION = 1
 NEVER = -(2**63)  # end of the last alarm where there was none
-_HEAD = struct.Struct("<BBBxqq")  # version, level, readings, onset, end
+STATE_HEAD = np.dtype(
+    [
+        ("version", "u1"),
+        ("level", "u1"),
+        ("readings", "u1"),
+        ("pad", "u1"),
+        ("onset_us", "<i8"),
+        ("end_us", "<i8"),
+    ]
+)
+_HEAD = struct.Struct("<BBBxqq")  # the fields of STATE_HEAD
 _READING = struct.Struct("<q8sB")  # time, hash, level
 _EVIDENCE = struct.Struct("<qqq")
 _SETTINGS = struct.Struct("<IIqqI")

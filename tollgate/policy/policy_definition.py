@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.policy.decision_tables import ConditionTable
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
 from tollgate.policy.hysteresis import Hysteresis
+from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
 from tollgate.schema import Decision
 
 OTHER = "other"  # the segment of rows in no other segment

@@ -37,6 +37,7 @@ from tollgate.server.local_journal import open_local_journal
 from tollgate.server.local_store import MEMORY, LocalStore
 from tollgate.steps.step_journal import StepJournal
 from tollgate.store.id_lists import LookupList
+from tollgate.store.redis.cluster_store import open_store
 from tollgate.store.store_opening import StoreSettings, chain_over
 from tollgate.suggestions import suggest
 from tollgate.validation import check_rows
@@ -89,8 +90,11 @@ class Engine:
         self._features = FeatureStage(spec, self._chain, share=DryShare(0.0))
         hysteresis = None
         if policy.hysteresis is not None:
+            states = store.store
+            if store.url:  # while a Redis is away, its prober uses that connection
+                states = open_store(store.url, deadline_s=store_deadline_s)
             hysteresis = HysteresisStage(
-                policy.hysteresis, product=policy.product, store=store.store
+                policy.hysteresis, product=policy.product, store=states
             )
         self._decision = DecisionStage(
             policy,
@@ -193,6 +197,7 @@ class Engine:
         with ExitStack() as stack:
             stack.callback(self._store.close)
             stack.callback(self._chain.close)
+            stack.callback(self._decision.close)
             if self._journal is not None:
                 stack.callback(self._journal.close)
             self._journal = None

@@ -246,11 +246,12 @@ class DecisionStep:
         else:
             text = "%s is not set: hysteresis has no state"
             triton.log.warning(text, STORE_URL_VARIABLE)
-        store.probe()  # connecting may take longer than a call
         breaker = CircuitBreaker(time.monotonic, random.random, rules=read.breaker)
-        return HysteresisStage(
+        stage = HysteresisStage(
             settings, product=policy.product, store=store, breaker=breaker
         )
+        stage.warm_up()
+        return stage
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer a dynamic batch of requests."""

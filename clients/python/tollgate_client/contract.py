@@ -65,3 +65,4 @@ class Degraded(enum.IntFlag):
     LOOKUPS_UNREAD = 1 << 10  # lists and stored decisions could not be read
     TABLE_MISSING = 1 << 11  # a table has no valid number: its default
     HOOK_FAILED = 1 << 12  # the product's hook raised: its features are defaults
+    HYSTERESIS_UNREAD = 1 << 13  # the state of hysteresis was not read: the raw level

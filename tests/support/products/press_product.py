@@ -70,9 +70,6 @@ def write_press(
         policy_text=policy_text,
         store_deadline_ms=store_deadline_ms,
     )
-    value = f'string_value: "{store_deadline_ms}"'
-    with (repository / f"{NAME}_decision/config.pbtxt").open("a") as config:
-        config.write(f'parameters {{ key: "store_deadline_ms" value {{ {value} }} }}\n')
     release_simple_model(repository, spec)
     return spec
 

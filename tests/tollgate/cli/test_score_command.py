@@ -195,6 +195,7 @@ def test_degraded_rows_are_counted_in_words_and_errors_fail(
         (Degraded.LOOKUPS_UNREAD, 1),
         (Degraded.TABLE_MISSING, 0),
         (Degraded.HOOK_FAILED, 1),
+        (Degraded.HYSTERESIS_UNREAD, 1),
     ],
 )
 def test_which_bits_fail(

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from tollgate.audit.releases.archived_release import ArchivedRelease
 from tollgate.audit.releases.record_rows import (
@@ -19,13 +20,20 @@ from tollgate.audit.releases.record_rows import (
     WRITER,
 )
 from tollgate.audit.review.lookup import SealedRecord
+from tollgate.engine.hysteresis_stage import EVIDENCE_FIELDS
 from tollgate.features.fields import hash_words
 from tollgate.features.spec.description import feature_text, window_text
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.features.windows.entity_entries import MISSING
+from tollgate.policy.hysteresis import Kind, unpack_evidence
 from tollgate.policy.outcomes import DEFAULT_OUTCOMES
 from tollgate.repository.models.artifact_file import Distribution, Training
-from tollgate.schema import REASON_SEPARATOR, Applied, Degraded, floats_at
+from tollgate.schema import (
+    REASON_SEPARATOR,
+    Applied,
+    Degraded,
+    floats_at,
+)
 from tollgate.templating import render
 
 DEGRADED_TEXTS = {
@@ -51,6 +59,8 @@ DEGRADED_TEXTS = {
     Degraded.TABLE_MISSING: "A table had no number that holds for this row.",
     Degraded.HOOK_FAILED: "The product's own code failed for this row: its features "
     "are their defaults.",
+    Degraded.HYSTERESIS_UNREAD: "The state of hysteresis could not be read: the answer "
+    "is the level of this row alone.",
 }
 APPLIED_TEXTS = {
     Applied.NO: "no",
@@ -152,7 +162,14 @@ def describe_inputs(
         descriptions.append(
             Description("transaction", values["transaction"], "a pseudonym")
         )
+    evidence = [values.get(f"{FIELD}{name}") for name in EVIDENCE_FIELDS]
+    if None not in evidence:
+        outcomes = (archived and archived.outcomes) or DEFAULT_OUTCOMES
+        text = evidence_text(np.array([evidence], np.int64), words=outcomes.words)
+        descriptions.append(Description("hysteresis", text, "before this row"))
     for column, value in values.items():
+        if column.removeprefix(FIELD) in EVIDENCE_FIELDS:
+            continue
         if column.startswith(SUBJECT) and value is not None:
             descriptions.append(
                 Description(column[len(SUBJECT) :], value, "a pseudonym")
@@ -174,6 +191,33 @@ def describe_inputs(
             Description("on lists", ", ".join(bits_named(hits, names, "list")))
         )
     return descriptions
+
+
+def evidence_text(columns: npt.NDArray[np.int64], *, words: Sequence[str]) -> str:
+    """
+    Describe the evidence of one row that hysteresis decided on.
+
+    Args:
+        columns: int64 [1, 3].
+        words: Words of the product's decisions, the mildest first.
+    """
+    ((level, one),) = unpack_evidence(columns)
+    text = f"level of this row: {words[level]}"
+    if one.kind is Kind.SKIPPED:
+        return f"{text}; not counted"
+    if one.kind is Kind.REPEATED:
+        return f"{text}; repeated, with its answer {words[one.answered]}"
+    text += f"; level before: {words[one.before]}"
+    if one.kind is Kind.LATE:
+        return f"{text}; older than the newest rows"
+    if one.before:
+        text += f", for {one.since_onset_us / 1e6:,.6g} s"
+    elif one.since_end_us >= 0:
+        text += f", the last one ended {one.since_end_us / 1e6:,.6g} s before"
+    return (
+        f"{text}; other newest rows from {words[1]} on: {one.ones}, "
+        f"from {words[2]} on: {one.twos}"
+    )
 
 
 def has_money(values: dict[str, Any], archived: ArchivedRelease | None) -> bool:

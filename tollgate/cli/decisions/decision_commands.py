@@ -81,6 +81,7 @@ _FAILED = (
     | Degraded.MODEL_OUTPUT
     | Degraded.LOOKUPS_UNREAD
     | Degraded.HOOK_FAILED
+    | Degraded.HYSTERESIS_UNREAD
 )
 _ANSWER = ("decision", "score", "reason_codes", "degraded", "error", "release")
 

@@ -25,6 +25,9 @@ from tollgate.repository.releases.release_file import (
 )
 from tollgate.repository.releases.served_versions import load_policy_of, released_spec
 from tollgate.schema import (
+    BREAKER_CALLS_PARAMETER,
+    BREAKER_FAILURES_PARAMETER,
+    BREAKER_SHARE_PARAMETER,
     CANARY_PERCENT_PARAMETER,
     CANARY_SEED_PARAMETER,
     CHALLENGER_PARAMETER,
@@ -34,6 +37,8 @@ from tollgate.schema import (
     LISTS_PARAMETER,
     RELEASE_PARAMETER,
     SPEC_HASH_PARAMETER,
+    STORE_DEADLINE_PARAMETER,
+    STORE_PROBE_PARAMETER,
     fields_text,
 )
 from tollgate.store.id_lists import LookupList, list_key, lists_text
@@ -80,6 +85,29 @@ def decision_parameters(release: str, spec: FeatureSpec, spec_hash: str) -> Para
     return parameters
 
 
+# Settings of the feature step for the store that also apply to hysteresis.
+_STORE_PARAMETERS = (
+    STORE_DEADLINE_PARAMETER,
+    STORE_PROBE_PARAMETER,
+    BREAKER_FAILURES_PARAMETER,
+    BREAKER_CALLS_PARAMETER,
+    BREAKER_SHARE_PARAMETER,
+)
+
+
+def hysteresis_parameters(policy: Policy, features_step: ModelConfig) -> Parameters:
+    """
+    Return the decision step's parameters for the state of hysteresis: those of the
+    store that the feature step has. None for a policy without hysteresis.
+    """
+    if policy.hysteresis is None:
+        return {}
+    given = features_step.parameters
+    return {
+        name: given[name].string_value for name in _STORE_PARAMETERS if name in given
+    }
+
+
 def merged_configs(
     repository: Path, product: str, *, config_name: str = ""
 ) -> list[ModelConfig]:
@@ -104,7 +132,8 @@ def merged_configs(
     policy = load_policy_of(repository / step / str(release.versions[step]), spec)
     parameters = {
         models.features_step: features_parameters(policy, product),
-        step: decision_parameters(release.name, spec, release.spec_hash),
+        step: decision_parameters(release.name, spec, release.spec_hash)
+        | hysteresis_parameters(policy, models.steps[models.features_step]),
     }
     merged = [
         merge(

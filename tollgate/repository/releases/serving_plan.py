@@ -31,6 +31,7 @@ from tollgate.repository.releases.rendering import (
     canary_parameters,
     decision_parameters,
     features_parameters,
+    hysteresis_parameters,
 )
 from tollgate.repository.releases.served_versions import load_policy_of, released_spec
 from tollgate.repository.serving_form import require_form
@@ -168,6 +169,7 @@ def _parts(models: Product, release: Release) -> dict[str, Part]:
     parameters: dict[str, Mapping[str, str]] = {
         models.features_step: features_parameters(policy, release.product),
         step: decision_parameters(release.name, spec, release.spec_hash)
+        | hysteresis_parameters(policy, models.steps[models.features_step])
         | (canary_parameters(canary) if canary else {}),
     }
     return {
