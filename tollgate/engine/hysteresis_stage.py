@@ -24,6 +24,7 @@ from tollgate.policy.hysteresis import (
     Kind,
     answer,
     apply_readings,
+    kinds_of,
     pack_evidence,
     unpack_evidence,
 )
@@ -39,6 +40,7 @@ I64 = npt.NDArray[np.int64]
 
 # Columns of the journal's record, after the declared fields: no field has such a name.
 EVIDENCE_FIELDS = tuple(f"hysteresis.{name}" for name in EVIDENCE.names or ())
+ROW_KINDS = (*(kind.name.lower() for kind in Kind), "unread")
 _UNREAD = np.uint32(Degraded.HYSTERESIS_UNREAD)
 _SEPARATOR = REASON_SEPARATOR.encode()
 
@@ -193,6 +195,14 @@ class HysteresisStage:
             return [None] * len(commands)
         breaker.succeeded()
         return replies
+
+
+def count_kinds(decisions: AnsweredDecisions) -> I64:
+    """Count rows by how they met the state; int64, in the order of ROW_KINDS."""
+    kinds = kinds_of(decisions.evidence)
+    kinds[(decisions.degraded & _UNREAD) != 0] = len(Kind)
+    found: I64 = np.bincount(kinds, minlength=len(ROW_KINDS))
+    return found
 
 
 def skipped_evidence(level: Array) -> I64:

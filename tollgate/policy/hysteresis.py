@@ -158,6 +158,18 @@ def pack_evidence(one: Evidence, *, level: int) -> bytes:
     return _EVIDENCE.pack(facts, one.since_onset_us, one.since_end_us)
 
 
+def kinds_of(columns: I64) -> I64:
+    """
+    Return the kind of each row's evidence; int64 [N].
+
+    Args:
+        columns: The fields of EVIDENCE; int64 [N, 3].
+    """
+    weight, values = _KIND
+    found: I64 = columns[:, 0] // weight % values
+    return found
+
+
 def unpack_evidence(columns: I64) -> Iterator[tuple[int, Evidence]]:
     """
     Unpack the raw level and the evidence of each row.

@@ -18,6 +18,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.engine.hysteresis_stage import (
+    ROW_KINDS,
+    AnsweredDecisions,
+    count_kinds,
+)
 from tollgate.policy.decide import PolicyDecisions
 from tollgate.policy.outcomes import Outcomes
 from tollgate.schema import Degraded, context_dtype
@@ -56,6 +61,7 @@ COUNTERS = {
     "tollgate_score_log_odds_sum": "Sum of scores' log-odds, 13.8155 added to each",
     "tollgate_step_busy_seconds_total": "Time that a step worked",
     "tollgate_gc_collections_total": "Collections of the step's garbage collector",
+    "tollgate_hysteresis_rows_total": "Rows by how they met the state of hysteresis",
 }
 HISTOGRAMS = {
     "tollgate_step_seconds": ("Time of a decision by step", STEP_BUCKETS_S),
@@ -111,6 +117,8 @@ class DecisionMetrics:
             pb, counters=COUNTERS, histograms=HISTOGRAMS, labels=labels
         )
         self._collections = [0, 0, 0]
+        self._kinds = np.zeros(len(ROW_KINDS), np.int64)
+        self._exported_kinds = self._kinds.copy()
         self._begin()
         self._counters.export()
         self._worker = export_each_second(self.export, name="decision-metrics")
@@ -132,6 +140,8 @@ class DecisionMetrics:
             chosen: Rows that the challenger decided; bool [N], None for none.
             began_us: CLOCK_MONOTONIC when the step took the batch.
         """
+        if isinstance(decided, AnsweredDecisions):
+            self._kinds += count_kinds(decided)
         rows = len(context)
         head = context.view(np.uint8).reshape(rows, -1)[:, : HEAD.itemsize].copy()
         score = decided.score.copy()  # bad and stored rows are overwritten
@@ -158,6 +168,12 @@ class DecisionMetrics:
             self._collections[generation] = one["collections"]
             named = (("generation", str(generation)),)
             self._counters.add("tollgate_gc_collections_total", named, number=risen)
+        kinds = self._kinds.copy()
+        for place in np.flatnonzero(kinds - self._exported_kinds).tolist():
+            risen = int(kinds[place] - self._exported_kinds[place])
+            named = (("kind", ROW_KINDS[place]),)
+            self._counters.add("tollgate_hysteresis_rows_total", named, number=risen)
+        self._exported_kinds = kinds
         self._counters.export(pause=time.sleep)
 
     def _begin(self) -> None:

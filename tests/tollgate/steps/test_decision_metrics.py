@@ -10,8 +10,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from msgspec import structs
 
+from tollgate.engine.hysteresis_stage import AnsweredDecisions
 from tollgate.policy.decide import PolicyDecisions
+from tollgate.policy.hysteresis import Evidence, Kind, pack_evidence
 from tollgate.policy.outcomes import DEFAULT_OUTCOMES
 from tollgate.schema import Decision, Degraded, context_dtype
 from tollgate.steps.decision_metrics import DecisionMetrics
@@ -279,3 +282,25 @@ def test_a_counter_is_exported_as_its_increment() -> None:
     counters.export()
     counters.export()
     assert (value("n"), Page.messages) == (5, [5])
+
+
+def test_rows_are_counted_by_how_they_met_the_state_of_hysteresis(
+    metrics: DecisionMetrics,
+) -> None:
+    """An unread state is a kind of its own; other products have no such series."""
+    unread = int(Degraded.HYSTERESIS_UNREAD)
+    plain = decided([APPROVE] * 5, [0.1] * 5, [0, 0, 0, 0, unread])
+    kinds = [Kind.SKIPPED, Kind.COUNTED, Kind.COUNTED, Kind.LATE, Kind.SKIPPED]
+    packed = b"".join(pack_evidence(Evidence(kind), level=0) for kind in kinds)
+    rows = AnsweredDecisions(
+        **structs.asdict(plain),
+        evidence=np.frombuffer(packed, np.int64).reshape(-1, 3),
+    )
+    for batch in (plain, rows, rows):
+        metrics.batch(context(5), batch, chosen=None, began_us=NOW_US + 9_000)
+    metrics.close()
+    assert {
+        dict(named)["kind"]: number
+        for (name, named), number in Page.values.items()
+        if name == "tollgate_hysteresis_rows_total"
+    } == {"skipped": 2, "counted": 4, "late": 2, "unread": 2}
