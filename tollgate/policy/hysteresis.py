@@ -355,9 +355,7 @@ def read_hysteresis(
     if not 1 <= raw.of <= MOST_READINGS:
         refuse("of", f"{raw.of} is not within 1 … {MOST_READINGS}")
     if not 1 <= raw.at_least <= raw.of:
-        refuse(
-            "at_least", f"{raw.at_least} is not within 1 … {raw.of}, the value of of"
-        )
+        refuse("at_least", f"{raw.at_least} is not within 1 … {raw.of}")
     times = {}
     for key, text in (("hold", raw.hold), ("cool_down", raw.cool_down)):
         found = 0 if text is None else duration_s(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import os
 import signal
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from tollgate.audit.chain.anchor import AnchorFile
 from tollgate.audit.chain.chain import Chain
 from tollgate.audit.releases.archive import ReleaseArchive
 from tollgate.audit.releases.journal_replay import replay
+from tollgate.audit.releases.record_rows import read_table
 from tollgate.audit.worker.pseudonyms import Subjects
 from tollgate.audit.worker.sealing import Sealer
 from tollgate.engine.hysteresis_stage import EVIDENCE_FIELDS
@@ -274,6 +276,15 @@ def test_a_replay_of_the_sealed_journal_differs_nowhere(
     assert (part.differing, part.aspects) == (1, {"decision": 1})
 
 
+def table_of_first(folder: Path, row: int) -> dict[str, Any]:
+    """Read a record of the first sealed segment."""
+    chain = Chain(
+        folder / "journal", product=NAME, anchor=AnchorFile(folder / "anchor")
+    )
+    table = read_table(chain.folder, chain.alive("segment")[0])
+    return table.row(row, named=True)
+
+
 def again(records: list[Records], repository: Path, folder: Path) -> Any:
     """Seal records, and decide them again."""
     folder.mkdir()
@@ -403,6 +414,27 @@ def test_without_the_store_the_raw_level_is_answered(
     assert [level for level, _ in said(answer)] == [1, 1, 2, 1, 1]
     assert all(bits & Degraded.HYSTERESIS_UNREAD for bits in answer["degraded"])
     assert not any(OWN_CODES & {*one.split("|")} for one in answer["reason_codes"])
+
+
+def test_a_reading_that_a_late_store_applied_counts_once(
+    repository: Path, tmp_path: Path
+) -> None:
+    """Its answer was its raw level, with the bit; the late reply is nobody's."""
+    rows = steady("n", [85.0] * 3)
+    with (
+        EmbeddedRedis(tmp_path / "redis") as store,
+        Engine.open(
+            repository, product=NAME, store=store.url, store_deadline_s=2.0
+        ) as engine,
+    ):
+        assert said(decide(engine, rows[:1])) == [(0, "UNCONFIRMED")]
+        os.kill(store.pid, signal.SIGSTOP)
+        late = decide(engine, rows[1:2])
+        os.kill(store.pid, signal.SIGCONT)
+        assert said(late) == [(1, "NONE")]
+        assert late["degraded"][0] & Degraded.HYSTERESIS_UNREAD
+        assert said(decide(engine, rows[2:])) == [(1, "RAISED")]
+        assert said(decide(engine, rows[1:2])) == [(0, "UNCONFIRMED")]
 
 
 def test_a_product_without_the_section_sends_and_records_nothing_more(
