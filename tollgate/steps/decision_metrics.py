@@ -98,6 +98,7 @@ class DecisionMetrics:
         releases: The release that decides, and the challenger's if there is one.
         spec_hash: Rows with features of another spec are not answered, so not counted.
         outcomes: Words of the product for the levels of a decision.
+        hysteresis: True if the policy has hysteresis.
     """
 
     def __init__(
@@ -108,6 +109,7 @@ class DecisionMetrics:
         releases: tuple[str, ...],
         spec_hash: int,
         outcomes: Outcomes,
+        hysteresis: bool = False,
     ) -> None:
         self._releases = releases
         self._spec_hash = spec_hash
@@ -119,7 +121,7 @@ class DecisionMetrics:
         self._collections = [0, 0, 0]
         self._kinds = np.zeros(len(ROW_KINDS), np.int64)
         self._exported_kinds = self._kinds.copy()
-        self._begin()
+        self._begin(hysteresis=hysteresis)
         self._counters.export()
         self._worker = export_each_second(self.export, name="decision-metrics")
 
@@ -176,8 +178,11 @@ class DecisionMetrics:
         self._exported_kinds = kinds
         self._counters.export(pause=time.sleep)
 
-    def _begin(self) -> None:
+    def _begin(self, *, hysteresis: bool) -> None:
         """Export series that may stay 0: a rate needs a first value."""
+        for kind in ROW_KINDS if hysteresis else ():
+            of: Labels = (("kind", kind),)
+            self._counters.add("tollgate_hysteresis_rows_total", of, number=0)
         for kind in ("decided", "repeated", "dry", "bad"):
             self._counters.add("tollgate_rows_total", (("kind", kind),), number=0)
         for release in self._releases:

@@ -212,6 +212,7 @@ class DecisionStep:
             releases=tuple(releases),
             spec_hash=self._spec_hash,
             outcomes=policy.outcomes,
+            hysteresis=policy.hysteresis is not None,
         )
         triton.settle()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.server.next_release import next_release
 from tollgate.metrics import PAGES, MetricRow
 from tollgate.testing.supervised import Supervised
 from tollgate.testing.supervised import supervised as supervised_up
@@ -24,8 +26,12 @@ PATIENCE_S = 600.0
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The pages of a server that decided 40 rows."""
-    state = tmp_path_factory.mktemp("up") / "state"
-    with supervised_up(REPOSITORY, state=state) as product:
+    folder = tmp_path_factory.mktemp("up")
+    repository = folder / "model_repository"
+    bytecode = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(REPOSITORY, repository, ignore=bytecode)
+    release_hysteresis(repository)
+    with supervised_up(repository, state=folder / "state") as product:
         with Client(product.grpc_url, timeout_s=20) as client:
             for number in range(10):
                 client.decide(purchases(f"t{number}-"))
@@ -33,6 +39,19 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
             "triton": settled(product),
             "supervisor": product.get("/metrics")[1],
         }
+
+
+def release_hysteresis(repository: Path) -> None:
+    """Release a policy that has every metric of a policy."""
+    step = repository / "fraud_decision"
+    shutil.copytree(step / "1", step / "2")
+    policy = step / "2/policy.yaml"
+    section = "hysteresis: {entity: customer, of: 2, at_least: 2}\n\nreasons:\n"
+    texts = [f"  {code}: Text.\n" for code in ("RAISED", "HELD", "UNCONFIRMED", "LATE")]
+    text = policy.read_text()
+    assert text.count("\nreasons:\n") == 1
+    policy.write_text(text.replace("reasons:\n", section + "".join(texts)))
+    next_release(repository, fraud_decision=2)
 
 
 def purchases(name: str) -> dict[str, object]:
@@ -132,7 +151,7 @@ def test_the_supervisor_knows_release_scores_and_processes(
     text = pages["supervisor"]
     assert (
         'tollgate_release_info{model="fraud_model",product="fraud",'
-        'release="fraud-1",role="champion",version="1"} 1.0'
+        'release="fraud-2",role="champion",version="1"} 1.0'
     ) in text
     assert 'tollgate_release_percent{product="fraud"' in text
     mean, deviation = (
