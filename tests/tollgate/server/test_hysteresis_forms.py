@@ -42,6 +42,7 @@ from tollgate.journal.decision_record import Records, decode_chunk
 from tollgate.journal.stream_entries import stream_key
 from tollgate.policy import load_policy
 from tollgate.redecide import compare_policies, read_rows
+from tollgate.repository.releases.rendering import merged_configs
 from tollgate.repository.releases.served_versions import served_spec
 from tollgate.repository.slo import Form
 from tollgate.schema import Degraded
@@ -59,6 +60,10 @@ OWN_CODES = {"RAISED", "HELD", "UNCONFIRMED", "COOLING_DOWN", "LATE"}
 TIMES = {"writer", "decided_us", "features_us", "model_us", "decision_us"}
 PATIENCE_S = 600.0
 
+PLAIN = (  # without the section
+    POLICY[: POLICY.index("hysteresis:")]
+    + POLICY[POLICY.index("reasons:") : POLICY.index("  RAISED:")]
+)
 Row = tuple[str, str, int, float]
 
 
@@ -441,9 +446,7 @@ def test_a_product_without_the_section_sends_and_records_nothing_more(
     tmp_path: Path,
 ) -> None:
     """No command, no bit, no column; the same bytes in its journal's chunk."""
-    start, stop = POLICY.index("hysteresis:"), POLICY.index("reasons:")
-    plain = POLICY[:start] + POLICY[stop : POLICY.index("  RAISED:")]
-    write_press(tmp_path / "plain", policy_text=plain)
+    write_press(tmp_path / "plain", policy_text=PLAIN)
     rows = steady("i", [85, 20, 96])
     places = {"journal": tmp_path / "spool", "store": f"memory:{tmp_path}/store"}
     with Engine.open(tmp_path / "plain", product=NAME, **places) as engine:
@@ -467,6 +470,22 @@ hysteresis_stage.answered = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL
 with Engine.open(repository, product="press", store=store) as engine:
     engine.decide(readings(*rows))
 """
+
+
+def test_a_release_passes_the_settings_of_the_store_on(tmp_path: Path) -> None:
+    """The deadline that the feature step has; not to a policy without hysteresis."""
+    write_press(tmp_path / "with", store_deadline_ms=77)
+    write_press(tmp_path / "without", policy_text=PLAIN, store_deadline_ms=77)
+    found = []
+    for folder in ("with", "without"):
+        configs = {one.name: one for one in merged_configs(tmp_path / folder, NAME)}
+        parameters = configs[f"{NAME}_decision"].parameters
+        found.append(
+            parameters["store_deadline_ms"].string_value
+            if "store_deadline_ms" in parameters
+            else None
+        )
+    assert found == ["77", None]
 
 
 def test_a_kill_between_state_and_answer_changes_no_answer(
