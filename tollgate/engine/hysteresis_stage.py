@@ -17,6 +17,7 @@ from tollgate.errors import StoreError
 from tollgate.policy.decide import PolicyDecisions
 from tollgate.policy.hysteresis import (
     EVIDENCE,
+    MAINTENANCE,
     READING,
     Code,
     Evidence,
@@ -102,14 +103,12 @@ class HysteresisStage:
             The decisions. A row whose state could not be read has its raw level, and
             the bit HYSTERESIS_UNREAD.
         """
-        counted = (decided.rules & np.uint64(self._settings.maintenance)) == 0
-        if skipped is not None:
-            counted &= ~skipped
+        levels = _sent_levels(decided, self._settings)
         evidence = skipped_evidence(decided.decision)
-        unread = np.zeros(len(counted), np.bool_)
-        rows = np.flatnonzero(counted)
+        unread = np.zeros(len(levels), np.bool_)
+        rows = np.arange(len(levels)) if skipped is None else np.flatnonzero(~skipped)
         if len(rows):
-            self._read(context, decided.decision, rows, bounds, evidence, unread)
+            self._read(context, levels, rows, bounds, evidence, unread)
         return answered(decided, evidence, settings=self._settings, unread=unread)
 
     def warm_up(self) -> None:
@@ -309,12 +308,11 @@ def decide_in_sequence(
         time_us: Event times.
     """
     packed = np.zeros(len(ids), READING)
-    packed["time_us"], packed["level"] = time_us, decided.decision
+    packed["time_us"], packed["level"] = time_us, _sent_levels(decided, settings)
     packed["id_hash"] = id_hashes(ids)
-    counted = (decided.rules & np.uint64(settings.maintenance)) == 0
     groups: dict[bytes, list[int]] = {}
-    for row in np.flatnonzero(counted).tolist():
-        groups.setdefault(machines[row], []).append(row)
+    for row, machine in enumerate(machines):
+        groups.setdefault(machine, []).append(row)
     evidence = skipped_evidence(decided.decision)
     for own in groups.values():
         order = in_order(packed, np.array(own))
@@ -322,6 +320,14 @@ def decide_in_sequence(
         evidence[order] = np.frombuffer(found, np.int64).reshape(-1, 3)
     unread = np.zeros(len(ids), np.bool_)
     return answered(decided, evidence, settings=settings, unread=unread)
+
+
+def _sent_levels(
+    decided: PolicyDecisions, settings: Hysteresis
+) -> npt.NDArray[np.uint8]:
+    """Return the level byte of each row's READING; uint8 [N]."""
+    served = (decided.rules & np.uint64(settings.maintenance)) != 0
+    return decided.decision + served * np.uint8(MAINTENANCE)
 
 
 def in_order(packed: Array, rows: Array) -> Array:

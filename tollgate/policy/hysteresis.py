@@ -29,13 +29,14 @@ MOST_READINGS = 32
 _MOST_S = 30 * 86_400  # of hold and of cool_down
 
 READING = np.dtype([("time_us", "<i8"), ("id_hash", "V8"), ("level", "u1")])
+MAINTENANCE = 4  # added to the level of a row that is no reading
 # What the function reports of a reading; the journal's record has it.
 EVIDENCE = np.dtype(
     [("facts", "<i8"), ("since_onset_us", "<i8"), ("since_end_us", "<i8")]
 )
 
 STATE_VERSION = 1
-NEVER = -(2**63)  # end of the last alarm where there was none
+NEVER = -(2**63)  # end of the last alarm, or maintenance, where there was none
 STATE_HEAD = np.dtype(
     [
         ("version", "u1"),
@@ -44,9 +45,10 @@ STATE_HEAD = np.dtype(
         ("pad", "u1"),
         ("onset_us", "<i8"),
         ("end_us", "<i8"),
+        ("maintenance_us", "<i8"),
     ]
 )
-_HEAD = struct.Struct("<BBBxqq")  # the fields of STATE_HEAD
+_HEAD = struct.Struct("<BBBxqqq")  # the fields of STATE_HEAD
 _READING = struct.Struct("<q8sB")  # time, hash, level
 _EVIDENCE = struct.Struct("<qqq")
 _SETTINGS = struct.Struct("<IIqqI")
@@ -244,21 +246,34 @@ def apply_readings(
 
     Args:
         state: The packed state; None for none. One that cannot be read is replaced.
-        readings: READING each, in the order of (time, hash).
+        readings: READING each, in the order of (time, hash). A row of maintenance
+            ends the level and drops the readings up to its time.
         settings: The policy's section.
 
     Returns:
         The state, the given one if nothing changed; EVIDENCE of each reading.
     """
-    level, onset_us, end_us, entries, damaged = _unpacked(state)
+    level, onset_us, end_us, maintenance_us, entries, damaged = _unpacked(state)
     del entries[: max(0, len(entries) - settings.of)]
     changed, found = False, []
     for time_us, name, raw in _READING.iter_unpack(readings):
+        if raw >= MAINTENANCE:
+            plain = raw - MAINTENANCE
+            given = Evidence(Kind.SKIPPED, answered=plain, damaged=damaged)
+            found.append(pack_evidence(given, level=plain))
+            if time_us > maintenance_us:
+                maintenance_us, changed = time_us, True
+                entries = [one for one in entries if one[0] > time_us]
+                if onset_us <= time_us:
+                    level = 0
+            continue
         stored = next((one for one in entries if one[1] == name), None)
         if stored is not None:
             answered, code = stored[2] // 4 % 4, Code(stored[2] // 16)
             given = Evidence(Kind.REPEATED, answered, code)
-        elif len(entries) >= settings.of and (time_us, name) < entries[0][:2]:
+        elif time_us <= maintenance_us or (
+            len(entries) >= settings.of and (time_us, name) < entries[0][:2]
+        ):
             given = Evidence(Kind.LATE, before=level)
             answered, code = answer(raw, given, settings)
         else:
@@ -291,24 +306,27 @@ def apply_readings(
         )
         found.append(pack_evidence(given, level=raw))
     if changed:
-        head = _HEAD.pack(STATE_VERSION, level, len(entries), onset_us, end_us)
+        numbers = level, len(entries), onset_us, end_us, maintenance_us
+        head = _HEAD.pack(STATE_VERSION, *numbers)
         state = head + b"".join(_READING.pack(*one) for one in entries)
     return state, b"".join(found)
 
 
 def _unpacked(
     state: bytes | None,
-) -> tuple[int, int, int, list[tuple[int, bytes, int]], bool]:
-    """Unpack a state: level, onset, end, readings, and whether it is damaged."""
+) -> tuple[int, int, int, int, list[tuple[int, bytes, int]], bool]:
+    """
+    Unpack a state: level, onset, end, maintenance, readings, and whether it is damaged.
+    """
     if state is None:
-        return 0, 0, NEVER, [], False
+        return 0, NEVER, NEVER, NEVER, [], False
     if len(state) >= _HEAD.size:
-        version, level, count, onset_us, end_us = _HEAD.unpack_from(state)
+        version, level, count, *times = _HEAD.unpack_from(state)
         size = _HEAD.size + count * _READING.size
         if version == STATE_VERSION and len(state) == size:
             entries = list(_READING.iter_unpack(state[_HEAD.size :]))
-            return level, onset_us, end_us, entries, False
-    return 0, 0, NEVER, [], True
+            return level, *times, entries, False
+    return 0, NEVER, NEVER, NEVER, [], True
 
 
 # Read the section of the policy.

@@ -1,19 +1,22 @@
 -- Apply readings of one machine to the state of its hysteresis:
 -- `apply_readings` of tollgate/policy/hysteresis.py, byte by byte.
 --
--- KEYS[1]  the state: version u1, level u1, readings u1, pad, onset i8, end i8; then the
---          readings, 17 bytes each: time i8, id hash, level + 4 answered + 16 code
+-- KEYS[1]  the state: version u1, level u1, readings u1, pad, onset i8, end i8,
+--          maintenance i8; then the readings, 17 bytes each: time i8, id hash,
+--          level + 4 answered + 16 code
 -- ARGV[1]  "1" to write, "0" for a dry run: the same answer, nothing stored
 -- ARGV[2]  of u4, at_least u4, hold i8, cool_down i8, time to live u4
--- ARGV[3]  the readings, 17 bytes each: time i8, id hash, level u1
+-- ARGV[3]  the readings, 17 bytes each: time i8, id hash, level u1, with 4 added for a
+--          row of maintenance
 -- Returns  24 bytes per reading: facts i8, time since onset i8, time since end i8
 --
 -- It reads no clock and no chance.
 
-local VERSION, HEAD, READING = 1, 20, 17
+local VERSION, HEAD, READING = 1, 28, 17
 local NEVER, NONE = -9223372036854775808, -1
 local RAISED, HELD, UNCONFIRMED, COOLING_DOWN, LATE_CODE = 1, 2, 3, 4, 5
 local COUNTED, REPEATED, LATE = 1, 2, 3
+local MAINTENANCE = 4
 
 local unpack, pack = struct.unpack, struct.pack
 local sub, floor = string.sub, math.floor
@@ -33,15 +36,17 @@ end
 
 local of, at_least, hold, cool_down, ttl = unpack('<I4I4i8i8I4', ARGV[2])
 local state = redis.call('GET', KEYS[1])
-local level, onset, ended, damaged = 0, 0, NEVER, 0
+local level, onset, ended, damaged = 0, NEVER, NEVER, 0
+local maintenance = NEVER
 local entries, count = {}, 0
 if state then
   damaged = 1
   if #state >= HEAD then
-    local version, its_level, its_count, its_onset, its_end =
-      unpack('<BBBxi8i8', state)
+    local version, its_level, its_count, its_onset, its_end, its_maintenance =
+      unpack('<BBBxi8i8i8', state)
     if version == VERSION and #state == HEAD + its_count * READING then
       level, onset, ended, damaged = its_level, its_onset, its_end, 0
+      maintenance = its_maintenance
       for at = HEAD + 1, #state, READING do
         count = count + 1
         entries[count] = reading(state, at)
@@ -54,9 +59,20 @@ while count > of do
   count = count - 1
 end
 
+-- Drop the readings up to the time of a row of maintenance, and end the level.
+local function serve(time)
+  maintenance = time
+  local rest = {}
+  for i = 1, count do
+    if entries[i].time > time then rest[#rest + 1] = entries[i] end
+  end
+  entries, count = rest, #rest
+  if onset <= time then level = 0 end
+end
+
 local changed, found = false, {}
-for at = 1, #ARGV[3], READING do
-  local one = reading(ARGV[3], at)
+
+local function apply(one)
   local raw, stored = one.facts, nil
   for i = 1, count do
     if entries[i].high == one.high and entries[i].low == one.low then
@@ -69,7 +85,7 @@ for at = 1, #ARGV[3], READING do
   if stored then
     kind = REPEATED
     answered, code = floor(stored / 4) % 4, floor(stored / 16)
-  elseif count >= of and before(one, entries[1]) then
+  elseif one.time <= maintenance or (count >= of and before(one, entries[1])) then
     kind, was = LATE, level
     answered, code = math.min(raw, level), LATE_CODE
   else
@@ -121,8 +137,22 @@ for at = 1, #ARGV[3], READING do
   found[#found + 1] = pack('<i8i8i8', facts, since_onset, since_end)
 end
 
+for at = 1, #ARGV[3], READING do
+  local one = reading(ARGV[3], at)
+  if one.facts >= MAINTENANCE then
+    local facts = 5 * (one.facts - MAINTENANCE) + 16777216 * damaged
+    found[#found + 1] = pack('<i8i8i8', facts, NONE, NONE)
+    if one.time > maintenance then
+      serve(one.time)
+      changed = true
+    end
+  else
+    apply(one)
+  end
+end
+
 if changed and ARGV[1] == '1' then
-  local parts = { pack('<BBBxi8i8', VERSION, level, count, onset, ended) }
+  local parts = { pack('<BBBxi8i8i8', VERSION, level, count, onset, ended, maintenance) }
   for i = 1, count do
     local one = entries[i]
     parts[i + 1] = pack('<i8', one.time) .. one.hash .. pack('B', one.facts)

@@ -17,6 +17,18 @@ class Machine:
         self.level = 0
         self.began_us: int | None = None
         self.ended_us: int | None = None
+        self.served_us: int | None = None
+
+    def serve(self, time_us: int) -> None:
+        """Take a row of maintenance: what was before it is forgotten."""
+        if self.served_us is not None and time_us <= self.served_us:
+            return
+        self.served_us = time_us
+        for name in [*self.window]:
+            if self.window[name]["time"] <= time_us:
+                del self.window[name]
+        if self.began_us is not None and self.began_us <= time_us:
+            self.level = 0
 
     def read(self, time_us: int, name: bytes, raw: int) -> tuple[int, str]:
         """Take a reading; return the answered level and the word for it."""
@@ -26,7 +38,8 @@ class Machine:
             ((one["time"], key) for key, one in self.window.items()), default=None
         )
         full = len(self.window) == self.of
-        if full and oldest is not None and (time_us, name) < oldest:
+        served = self.served_us is not None and time_us <= self.served_us
+        if served or (full and oldest is not None and (time_us, name) < oldest):
             return (raw if raw < self.level else self.level), "LATE"
         if full and oldest is not None:
             self.window.pop(oldest[1])

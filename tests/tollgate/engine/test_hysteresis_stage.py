@@ -168,11 +168,15 @@ def rows_of(levels: str, *, machine: bytes = b"m") -> list[Row]:
 
 
 def test_rows_in_maintenance_do_not_count() -> None:
-    """They have the policy's level, and change no state."""
-    stage = opened()
-    served = apply(stage, rows_of("222"), rules=SERVICE | 1)
+    """They have the policy's level, and end what was before."""
+    stage, rows = opened(), rows_of("11222111")
+    assert said(apply(stage, rows[:2])) == [(0, "UNCONFIRMED"), (1, "RAISED")]
+    served = apply(stage, rows[2:5], rules=SERVICE | 1)
     assert said(served) == [(2, "")] * 3
-    assert said(apply(stage, rows_of("2")))[0] == (0, "UNCONFIRMED")
+    assert not served.degraded.any()
+    assert_decided_again(rows[2:5], served)
+    found = said(apply(stage, rows[5:]))
+    assert found == [(0, "UNCONFIRMED"), (1, "RAISED"), (1, "")]
 
 
 def test_skipped_rows_do_not_count() -> None:

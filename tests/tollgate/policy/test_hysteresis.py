@@ -17,6 +17,7 @@ from tollgate.errors import PolicyError
 from tollgate.policy import Policy, load_policy
 from tollgate.policy.hysteresis import (
     EVIDENCE,
+    MAINTENANCE,
     Code,
     Hysteresis,
     Kind,
@@ -97,7 +98,8 @@ def cases(draw: st.DrawFn) -> tuple[Hysteresis, list[Reading]]:
         clock += draw(st.sampled_from([0, 0, 1, 2, 5, 40]))
         back = draw(st.sampled_from([0, 0, 0, 1, 3, 9]))
         name = bytes([0x7F, draw(st.integers(0, 40)), 0xFF, 0, 0, 0, 0, 0x80])
-        readings.append((clock - back, name, draw(st.integers(0, 2))))
+        level = draw(st.sampled_from([0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1, 2, MAINTENANCE]))
+        readings.append((clock - back, name, level))
     return config, readings
 
 
@@ -114,7 +116,11 @@ def test_every_answer_is_that_of_the_plain_rules(
         hold_us=config.hold_us,
         cool_down_us=config.cool_down_us,
     )
-    wanted = [machine.read(*one) for one in readings]
+    wanted = []
+    for one in readings:
+        if one[2] == MAINTENANCE:
+            machine.serve(one[0])
+        wanted.append((0, "NONE") if one[2] == MAINTENANCE else machine.read(*one))
     state: bytes | None = None
     found = []
     for at in range(0, len(readings), size):
@@ -125,11 +131,11 @@ def test_every_answer_is_that_of_the_plain_rules(
         for (raw, one), (_, _, level) in zip(
             unpack_evidence(columns), part, strict=True
         ):
-            assert raw == level
+            assert raw == level % MAINTENANCE
             assert answer(raw, one, config) == (one.answered, one.code)
             found.append((one.answered, one.code.name))
     assert found == wanted
-    assert state is None or len(state) <= 20 + 17 * config.of
+    assert state is None or len(state) <= 28 + 17 * config.of
 
 
 def test_an_alarm_has_enough_readings_lasts_and_is_followed_by_quiet() -> None:
@@ -174,6 +180,32 @@ def test_equal_instants_follow_the_bytes_of_the_hash() -> None:
         assert run([(5, name, 0)], one, state)[1][0][1] == code
 
 
+def test_maintenance_ends_an_alarm_and_forgets_what_was_before() -> None:
+    """Without a cool-down; a row of before that comes later does not count."""
+    state, found = run(readings_of("1111"), THREE_OF_FIVE)
+    assert found[-1] == (1, "NONE")
+    served = (35 * S, b"service.", MAINTENANCE + 2)
+    state, found = run([served], THREE_OF_FIVE, state)
+    assert found == [(2, "NONE")]
+    assert run([served], THREE_OF_FIVE, state)[0] == state
+    later = [(at * S, b"later %d" % at + b"\0", 1) for at in (40, 41, 34, 42)]
+    _, found = run(later, THREE_OF_FIVE, state)
+    assert found == [
+        *((0, "UNCONFIRMED"), (0, "UNCONFIRMED")),
+        *((0, "LATE"), (1, "RAISED")),
+    ]
+
+
+def test_a_row_of_maintenance_that_comes_late_leaves_newer_readings() -> None:
+    """And an alarm that began after it."""
+    state, found = run(readings_of("01110"), THREE_OF_FIVE)
+    assert found[-1] == (1, "HELD")
+    for time_s, answers in ((15, [(1, "HELD")]), (30, [(0, "NONE")])):
+        served = (time_s * S, b"service.", MAINTENANCE)
+        after, _ = run([served], THREE_OF_FIVE, state)
+        assert run([(41 * S, b"later...", 0)], THREE_OF_FIVE, after)[1] == answers
+
+
 def test_a_damaged_state_is_replaced_and_reported() -> None:
     """Cut, of another version, or empty: as without one."""
     readings = readings_of("11")
@@ -195,7 +227,7 @@ def test_a_smaller_window_drops_the_oldest() -> None:
     state, found = run([(100 * S, b"new-one.", 0)], smaller, state)
     assert found == [(0, "NONE")]
     assert state is not None
-    assert len(state) == 20 + 2 * 17
+    assert len(state) == 28 + 2 * 17
     assert EVIDENCE.itemsize == 24
     assert max(Code) < 8
 

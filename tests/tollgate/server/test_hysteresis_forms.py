@@ -506,7 +506,7 @@ def test_a_kill_between_state_and_answer_changes_no_answer(
         with redis.Redis.from_url(store.url) as client:
             state = client.get(hysteresis_key(NAME, "machine", b"k"))
         assert state is not None
-        assert len(state) == 20 + 3 * 17
+        assert len(state) == 28 + 3 * 17
         with Engine.open(repository, product=NAME, store=store.url) as engine:
             answers += [said(decide(engine, [row]))[0] for row in rows[2:]]
     assert answers == [
