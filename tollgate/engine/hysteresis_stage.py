@@ -327,7 +327,8 @@ def _sent_levels(
 ) -> npt.NDArray[np.uint8]:
     """Return the level byte of each row's READING; uint8 [N]."""
     served = (decided.rules & np.uint64(settings.maintenance)) != 0
-    return decided.decision + served * np.uint8(MAINTENANCE)
+    found: npt.NDArray[np.uint8] = decided.decision + served * np.uint8(MAINTENANCE)
+    return found
 
 
 def in_order(packed: Array, rows: Array) -> Array:
