@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -19,7 +20,7 @@ import numpy as np
 import pytest
 import redis
 from tritonclient.grpc import InferenceServerClient, InferInput
-from tritonclient.utils import np_to_triton_dtype
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from tests.support.checkout import checkout_environment
 from tests.support.policy.hysteresis_oracle import Machine
@@ -49,6 +50,7 @@ from tollgate.schema import Degraded
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.store.hysteresis_states import hysteresis_key
+from tollgate.testing.supervised import supervised
 
 S = 1_000_000
 NOW_US = time.time_ns() // 1000 - 6 * 3_600 * S
@@ -149,8 +151,13 @@ def servers(repository: Path) -> Iterator[dict[Form, Embedded]]:
         }
 
 
-def ask(server: Embedded, rows: list[Row], **parameters: Any) -> dict[str, list[Any]]:
+def ask(server: Embedded, rows: list[Row]) -> dict[str, list[Any]]:
     """Send one request of readings."""
+    return ask_at(server.grpc_url, rows)
+
+
+def ask_at(url: str, rows: list[Row]) -> dict[str, list[Any]]:
+    """Send one request of readings to an address."""
     kinds = (np.object_, np.object_, np.int64, np.float64)
     tensors = []
     for (name, column), kind in zip(readings(*rows).items(), kinds, strict=True):
@@ -159,8 +166,8 @@ def ask(server: Embedded, rows: list[Row], **parameters: Any) -> dict[str, list[
         tensor = InferInput(name, array.shape, np_to_triton_dtype(array.dtype))
         tensor.set_data_from_numpy(array)
         tensors.append(tensor)
-    with InferenceServerClient(server.grpc_url) as client:
-        answer = client.infer(NAME, tensors, parameters=parameters, client_timeout=60)
+    with InferenceServerClient(url) as client:
+        answer = client.infer(NAME, tensors, client_timeout=60)
         names = [one.name for one in answer.get_response().outputs]
         found = {name: answer.as_numpy(name)[:, 0] for name in names}
     return {
@@ -456,6 +463,42 @@ def test_a_product_without_the_section_sends_and_records_nothing_more(
     spooled = [one.read_bytes() for one in (tmp_path / "spool").rglob("*.spool")]
     assert spooled
     assert not any(b"hysteresis" in one for one in spooled)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("form", "part"), [("ensemble", f"{NAME}_decision"), ("fused", NAME)]
+)
+def test_killed_steps_change_no_answer(
+    repository: Path, tmp_path: Path, form: str, part: str
+) -> None:
+    """Readings are sent again until they have an answer: each counts once."""
+    rows = plant_rows(seed=21, prefix="q")[:90]
+    rng = np.random.default_rng(22)
+    plant = Plant()
+    failed = 0
+    words = ("up", f"--product={NAME}", f"--form={form}")
+    with supervised(repository, state=tmp_path / "state", words=words) as product:
+        for at, row in enumerate(rows):
+            killer = None
+            if at in {20, 60}:
+                victim = os.kill, [product.pid(part), signal.SIGKILL]
+                killer = threading.Timer(rng.uniform(0, 0.02), *victim)
+                killer.start()
+            until_s = time.monotonic() + PATIENCE_S
+            while True:
+                try:
+                    answer = ask_at(product.grpc_url, [row])
+                    break
+                except InferenceServerException:
+                    failed += 1
+                    assert time.monotonic() < until_s
+                    time.sleep(0.05)
+            if killer is not None:
+                killer.join()
+            assert not answer["degraded"][0] & Degraded.HYSTERESIS_UNREAD
+            assert said(answer) == plant.read([row])
+    assert failed
 
 
 _KILLED = """\
