@@ -227,14 +227,21 @@ end
 -- Making a function takes time in every call, so these are made on first use.
 local function tile_functions()
   -- The placeholder of a number in each kind of field of a tile, and the kinds.
-  local FLAGGED, KNOWN, SUM, MIN, MAX = 1, 2, 3, 4, 5
+  local FLAGGED, KNOWN, SUM, MIN, MAX, SQUARES, TIMES, TIME_SQUARES = 1, 2, 3, 4, 5, 6, 7, 8
   local ZERO, ZEROS = '\0\0\0\0', '\0\0\0\0\0\0\0\0'
   local LARGEST = '\255\255\255\255\255\255\255\127'
   local MISSING = '\0\0\0\0\0\0\0\128'  -- also the smallest
   local FAR = 2147483648  -- tiles may be loaded in front of the first one
   local LAST = WRAP - FAR / 2  -- the largest index, and room for wider tiles
-  local NEUTRAL = { ZERO, ZERO, ZEROS, LARGEST, MISSING }
+  local ONE = '\1\0\0\0\0\0\0\0'
+  local WIDE = ZEROS .. ZEROS
+  local NEUTRAL = { ZERO, ZERO, ZEROS, LARGEST, MISSING, WIDE, WIDE, WIDE, WIDE }
   local LABEL_BYTES = 32
+
+  local function size_of(kind)
+    if kind <= KNOWN then return 4 end
+    return kind < SQUARES and 8 or 16
+  end
 
   local function read_form(s, at)
     local form = {}
@@ -256,7 +263,7 @@ local function tile_functions()
       -- Where the number begins in an entry: the cents, or a column.
       local source = column < 0 and 33 or BASE + 8 * column + 1
       form.fields[field] = { kind = kind, column = column, source = source, at = offset }
-      offset = offset + (kind <= KNOWN and 4 or 8)
+      offset = offset + size_of(kind)
       at = at + 8
     end
     return form
@@ -281,6 +288,44 @@ local function tile_functions()
     return floor((time + form.width - 1) / form.width)
   end
 
+  -- Magnitude of a number of 64 bits in digits of 16 bits, the lowest first; how many
+  -- there are, and whether the number is negative.
+  local function digits_of(number)
+    local low, high = unpack('<I4I4', number)
+    local negative = high >= NEGATIVE
+    if negative then
+      low, high = WRAP - low, WRAP - 1 - high
+      if low == WRAP then low, high = 0, high + 1 end
+    end
+    local first, third = low % 65536, high % 65536
+    return { first, (low - first) / 65536, third, (high - third) / 65536 },
+      high == 0 and 2 or 4, negative
+  end
+
+  -- Product of two numbers of 64 bits: its 128 bits, two's complement.
+  local function product(x, y)
+    local a, m, a_negative = digits_of(x)
+    local b, n, b_negative = digits_of(y)
+    local made, carry = {}, 0
+    for k = 1, 8 do
+      for i = math.max(1, k + 1 - n), math.min(m, k) do
+        carry = carry + a[i] * b[k + 1 - i]
+      end
+      made[k] = carry % 65536
+      carry = (carry - made[k]) / 65536
+    end
+    if a_negative ~= b_negative then
+      carry = 1
+      for k = 1, 8 do
+        carry = carry + 65535 - made[k]
+        made[k] = carry % 65536
+        carry = (carry - made[k]) / 65536
+      end
+    end
+    return pack('<I2I2I2I2I2I2I2I2', made[1], made[2], made[3], made[4], made[5],
+      made[6], made[7], made[8])
+  end
+
   -- Number of a field for one event.
   local function number_of(field, event)
     local kind = field.kind
@@ -293,12 +338,25 @@ local function tile_functions()
     end
     if kind == KNOWN then return value == MISSING and ZERO or '\1\0\0\0' end
     if value == MISSING then return NEUTRAL[kind] end
-    return value
+    if kind < SQUARES then return value end
+    if kind == SQUARES then return product(value, value) end
+    local time = sub(event, 1, 8)
+    if kind == TIMES then return product(time, ONE) end
+    return product(time, kind == TIME_SQUARES and time or value)
   end
 
   -- Both numbers of a field together.
   local function joined(kind, a, b)
     if kind <= KNOWN then return pack('<I4', unpack('<I4', a) + unpack('<I4', b)) end
+    if kind >= SQUARES then
+      local first, second, third, fourth = unpack('<I4I4I4I4', a)
+      local c, d, e, f = unpack('<I4I4I4I4', b)
+      first = first + c
+      second = second + d + (first >= WRAP and 1 or 0)
+      third = third + e + (second >= WRAP and 1 or 0)
+      fourth = fourth + f + (third >= WRAP and 1 or 0)
+      return pack('<I4I4I4I4', first % WRAP, second % WRAP, third % WRAP, fourth % WRAP)
+    end
     local low, high = unpack('<I4i4', a)
     local other_low, other_high = unpack('<I4i4', b)
     if kind == SUM then
@@ -318,7 +376,7 @@ local function tile_functions()
     local record = pack('<I4I4', index, count + other)
     for i = 1, #form.fields do
       local field = form.fields[i]
-      local from, to = field.at + 1, field.at + (field.kind <= KNOWN and 4 or 8)
+      local from, to = field.at + 1, field.at + size_of(field.kind)
       record = record .. joined(field.kind, sub(a, from, to), sub(b, from, to))
     end
     return record

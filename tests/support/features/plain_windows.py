@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import bisect
 import hashlib
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -139,6 +140,41 @@ def in_units(number: int | float, of: str) -> float:
     return float(number) if unit is None else number / unit
 
 
+class Moments:
+    """Hold the sums of values x, times t in µs, and their products."""
+
+    def __init__(self) -> None:
+        self.n = self.x = self.xx = self.t = self.tt = self.tx = 0
+
+    def add(self, time_us: int, number: int | float) -> None:
+        """Add a value; floats have no moments."""
+        x, t = int(number), time_us
+        self.n += 1
+        self.x += x
+        self.xx += x * x
+        self.t += t
+        self.tt += t * t
+        self.tx += t * x
+
+    def merge(self, other: Moments) -> None:
+        """Add the values of another one."""
+        for name, one in vars(other).items():
+            setattr(self, name, getattr(self, name) + one)
+
+    def value(self, feature: Feature) -> float:
+        """Return the standard deviation, or the trend per hour by least squares."""
+        n, unit = self.n, UNITS[feature.of] or 1
+        if feature.aggregate == "std":
+            if n < 2:
+                return feature.default
+            return math.sqrt(float(n * self.xx - self.x * self.x)) / (n * unit)
+        spread = float(n * self.tt - self.t * self.t)
+        if not spread:
+            return feature.default
+        slope_us = float(n * self.tx - self.t * self.x) / spread
+        return slope_us * (3600 * SECOND_US / unit)
+
+
 def closed_form(
     entity: Entity,
     feature: Feature,
@@ -189,6 +225,12 @@ def closed_form(
         return in_units(sum(values), of)
     if kind == "mean":
         return sum(values) / (len(values) * (UNITS[of] or 1)) if values else 0.0
+    if kind in ("std", "slope"):
+        moments = Moments()
+        for one in inside:
+            if one.numbers[of] is not None:
+                moments.add(one.time_us, one.numbers[of])
+        return moments.value(feature)
     if not values:
         return feature.default
     if kind == "last":
@@ -204,6 +246,7 @@ class Tile:
     frauds: int = 0
     sums: dict[str, int] = field(default_factory=dict)
     known: dict[str, int] = field(default_factory=dict)
+    moments: dict[str, Moments] = field(default_factory=dict)
     least: dict[str, int | float] = field(default_factory=dict)
     most: dict[str, int | float] = field(default_factory=dict)
 
@@ -211,7 +254,11 @@ class Tile:
         """Add a purchase."""
         numbers = {of: it for of, it in one.numbers.items() if it is not None}
         sums = {of: it for of, it in numbers.items() if isinstance(it, int)}
-        self.merge(Tile(1, 0, sums, dict.fromkeys(numbers, 1), numbers, numbers))
+        moments = {of: Moments() for of in numbers}
+        for of, it in sums.items():
+            moments[of].add(one.time_us, it)
+        known = dict.fromkeys(numbers, 1)
+        self.merge(Tile(1, 0, sums, known, moments, numbers, numbers))
 
     def merge(self, other: Tile) -> None:
         """Add the purchases of another tile."""
@@ -220,9 +267,11 @@ class Tile:
         for of in other.known:
             if of not in self.known:
                 self.sums[of] = self.known[of] = 0
+                self.moments[of] = Moments()
                 self.least[of], self.most[of] = other.least[of], other.most[of]
             self.sums[of] += other.sums.get(of, 0)
             self.known[of] += other.known[of]
+            self.moments[of].merge(other.moments[of])
             self.least[of] = min(self.least[of], other.least[of])
             self.most[of] = max(self.most[of], other.most[of])
 
@@ -342,6 +391,8 @@ class PlainState:
             return whole.frauds / whole.count if whole.count else 0.0
         if kind == "sum":
             return in_units(whole.sums.get(of, 0), of)
+        if kind in ("std", "slope"):
+            return whole.moments.get(of, Moments()).value(feature)
         if of not in whole.known:
             return 0.0 if kind == "mean" else feature.default
         if kind == "mean":

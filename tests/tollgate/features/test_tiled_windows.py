@@ -67,6 +67,9 @@ NUMBERS: dict[str, list[Any]] = {
     "weight": [None, 0, 1, -1, -1250, 7_100, 10**9],
     "spot": [None, 0.0, 52.123456, 52.1234560000001, -3e-310, -7e30],
 }
+# The largest numbers of a field, whose products need more than 64 bits.
+LARGE = NUMBERS | {"weight": [None, 0, 1, -1, 10**12, -(10**12), 1 - 10**12]}
+MOMENTS = ("std", "slope")
 FIELDS = {
     "weight": {"name": "weight", "type": "number", "decimals": 3},
     "spot": {"name": "spot", "type": "number", "decimals": "exact"},
@@ -124,7 +127,12 @@ def in_us(text: str) -> int:
 
 
 @st.composite
-def products(draw: st.DrawFn, hops: Sequence[str]) -> Product:
+def products(
+    draw: st.DrawFn,
+    hops: Sequence[str],
+    kinds: Sequence[str] = ("count", "sum", "mean", "min", "max", "flagged", "share"),
+    newest: Sequence[str] = ("last", "time_since_last"),
+) -> Product:
     """A product of one or two entities with windows over all kinds of numbers."""
     names = draw(st.sampled_from([["card"], ["card"], ["card", "shop"]]))
     hop = draw(st.sampled_from(hops))
@@ -137,10 +145,8 @@ def products(draw: st.DrawFn, hops: Sequence[str]) -> Product:
             entities[name] |= {"hop": hop} | ({"cap": cap} if cap else {})
         near = draw(st.lists(st.sampled_from(WINDOWS), min_size=1, max_size=3))
         for number in range(draw(st.integers(1, 6))):
-            kinds = ["count", "sum", "mean", "min", "max", "flagged", "share"]
-            if hop == "0" or delay == "0s":
-                kinds += ["last", "time_since_last"]
-            kind = draw(st.sampled_from(kinds))
+            alone = hop == "0" or delay == "0s"
+            kind = draw(st.sampled_from([*kinds, *newest] if alone else kinds))
             feature = {
                 "name": f"{name}_{number}",
                 "window": draw(st.sampled_from(near)),
@@ -149,7 +155,7 @@ def products(draw: st.DrawFn, hops: Sequence[str]) -> Product:
                 feature |= {"time_since_last": name}
             else:
                 feature |= {"entity": name, "aggregate": kind}
-            if kind in ("sum", "mean"):
+            if kind in ("sum", "mean", "std", "slope"):
                 feature |= {"of": draw(st.sampled_from(["amount", "weight"]))}
             if kind in ("min", "max", "last"):
                 feature |= {"of": draw(st.sampled_from(sorted(NUMBERS)))}
@@ -227,9 +233,16 @@ def stream(product: Product, *, seed: int, size: int) -> list[Event]:
     Draw purchases in the order of time; a stream of a smaller size is its beginning.
 
     Times are equal, or next to edges of windows and tiles, or far apart. Ids have many
-    lengths. Labels become known one by one, or many at one time.
+    lengths. Labels become known one by one, or many at one time. Moments are of numbers
+    as large as a field may have.
     """
     source = random.Random(seed)
+    kinds = {
+        feature["aggregate"]
+        for feature in product.document["features"]
+        if "aggregate" in feature
+    }
+    choices = NUMBERS if kinds.isdisjoint(MOMENTS) else LARGE
     widths = [SECOND_US, source.choice(list(HOPS_US.values()))]
     for entity in product.entities.values():
         widths += [entity.hop_us or 1, entity.delay_us]
@@ -261,7 +274,7 @@ def stream(product: Product, *, seed: int, size: int) -> list[Event]:
         if name in names:
             continue
         names.add(name)
-        numbers = {of: source.choice(values) for of, values in NUMBERS.items()}
+        numbers = {of: source.choice(values) for of, values in choices.items()}
         purchase = Purchase(name, time_us, numbers)
         labels = []
         if source.random() < 0.7:
@@ -431,6 +444,22 @@ def test_offline_equals_the_definition(
     mixed = random.Random(seed).sample(events, len(events))
     found = build(spec, history(product, spec, mixed))
     np.testing.assert_array_equal(found, expected(product, mixed))
+
+
+@BOUNDED
+@given(
+    product=products(["0", *HOPS_US], kinds=("count", *MOMENTS)),
+    seed=st.integers(0, 2**32),
+    size=st.integers(1, 70),
+)
+def test_offline_moments_equal_the_definition(
+    folder: Path, product: Product, seed: int, size: int
+) -> None:
+    """Deviations and trends of large numbers, from integers of any size."""
+    product, spec = load(folder, product)
+    events = stream(product, seed=seed, size=size)
+    found = build(spec, history(product, spec, events))
+    np.testing.assert_array_equal(found, expected(product, events))
 
 
 # The state of the decision -----------------------------------------------------------
@@ -747,6 +776,27 @@ def test_online_equals_head_and_tiles(
             states.fold_as(store)
 
 
+@pytest.mark.usefixtures("both_readers")
+@BOUNDED
+@given(
+    product=products(list(HOPS_US), kinds=("count", *MOMENTS)),
+    most_bytes=st.integers(300, 2_500),
+    seed=st.integers(0, 2**32),
+    size=st.integers(1, 150),
+)
+def test_online_moments_equal_head_and_tiles(
+    folder: Path,
+    redis_server: EmbeddedRedis,
+    product: Product,
+    most_bytes: int,
+    seed: int,
+    size: int,
+) -> None:
+    """Deviations and trends of large numbers, late, out of order and twice."""
+    compare = test_online_equals_head_and_tiles.hypothesis.inner_test
+    compare(folder, redis_server, product, most_bytes, seed, size)
+
+
 # By hand -----------------------------------------------------------------------------
 
 HAND = {
@@ -975,6 +1025,64 @@ def test_labels_worked_out_by_hand(folder: Path, redis_server: EmbeddedRedis) ->
         (found,) = store.score([[early.purchase]], [True])
         assert found.applied.tolist() == [yes]
         assert found.degraded.tolist() == [Degraded.EVENT_TOO_LATE]
+
+
+@pytest.mark.usefixtures("both_readers")
+def test_moments_of_a_reading_a_second_cover_an_hour(
+    folder: Path, redis_server: EmbeddedRedis
+) -> None:
+    """
+    2,000 readings of a sensor, one a second, of up to 10¹² units each.
+
+    The squares of a window need up to 91 bits. Most of the windows have over 1,024
+    readings, and most of these are in tiles.
+    """
+    product = product_of(
+        {
+            "version": 1,
+            "product": "sensor",
+            "lateness": "1m",
+            "entities": {"card": {"key": "card_id", "delay": "0s", "hop": "1m"}},
+            "fields": [FIELDS["weight"]],
+            "features": [
+                {"name": "w", "entity": "card", "aggregate": "std", "window": "1h"}
+                | {"of": "weight"},
+                {"name": "a", "entity": "card", "aggregate": "std", "window": "1h"},
+                {"name": "t", "entity": "card", "aggregate": "slope", "window": "1h"}
+                | {"of": "weight"},
+            ],
+        }
+    )
+    (folder / "features.yaml").write_text(json.dumps(product.document))
+    spec = load_spec(folder / "features.yaml")
+    source = random.Random(5)
+    events = []
+    for second in range(2_000):
+        weight = source.randint(-(10**12), 10**12)
+        numbers = {"amount": source.randint(0, 10**9), "weight": weight, "spot": None}
+        purchase = Purchase(f"{second:04}", START_US + second * SECOND_US, numbers)
+        events.append(Event(purchase, {"card": "a"}, ()))
+    offline = build(spec, history(product, spec, events))
+    (entity,) = product.entities.values()
+    purchases = [one.purchase for one in events]
+    for at in (0, 1, 700, 1_999):
+        assert offline[at].tolist() == [
+            closed_form(entity, feature, purchases[at], purchases=purchases)
+            for feature in entity.features
+        ]
+    readings = [one.numbers["weight"] / 1000 for one in purchases]
+    assert offline[-1, 0] == pytest.approx(float(np.std(readings)), rel=1e-12)
+    hours = [one.time_us / HOUR_US for one in purchases]
+    line = np.polyfit(np.array(hours) - hours[0], readings, 1)
+    assert offline[-1, 2] == pytest.approx(line[0], rel=1e-9)
+    with empty_store(redis_server, product, spec, events) as store:
+        for start in range(0, len(events), 32):
+            rows = purchases[start : start + 32]
+            (found,) = store.score([rows], [True])
+            np.testing.assert_array_equal(
+                found.features, offline[start : start + len(rows)]
+            )
+            assert not (found.degraded & ~np.uint32(Degraded.COLD_START)).any()
 
 
 BUSY = [

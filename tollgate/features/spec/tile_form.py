@@ -48,6 +48,17 @@ class FieldKind(enum.IntEnum):
     SUM = 3  # i64
     MIN = 4  # i64
     MAX = 5  # i64
+    SQUARES = 6  # i128
+    TIMES = 7  # i128, µs
+    TIME_SQUARES = 8  # i128, µs²
+    TIME_PRODUCTS = 9  # i128: times, in µs, multiplied by the values
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of the number."""
+        if self <= FieldKind.KNOWN:
+            return 4
+        return 8 if self < FieldKind.SQUARES else 16
 
 
 # Numbers of a tile that each aggregate needs. One that is not named needs every event.
@@ -60,6 +71,14 @@ AGGREGATE_FIELDS: Mapping[str, tuple[FieldKind, ...]] = MappingProxyType(
         "max": (FieldKind.MAX,),
         "flagged": (FieldKind.FLAGGED,),
         "share": (FieldKind.FLAGGED,),
+        "std": (FieldKind.SQUARES, FieldKind.SUM, FieldKind.KNOWN),
+        "slope": (
+            FieldKind.TIMES,
+            FieldKind.TIME_SQUARES,
+            FieldKind.TIME_PRODUCTS,
+            FieldKind.SUM,
+            FieldKind.KNOWN,
+        ),
         "last": (),
         "time_since_last": (),
     }
@@ -199,7 +218,7 @@ def tile_form(
     fields, offset = [], _RECORD_BYTES
     for kind, column in sorted(set(needs), key=lambda one: (one[0] > 2, one)):
         fields.append(TileField(kind=kind, column=column, offset=offset))
-        offset += 4 if kind in (FieldKind.FLAGGED, FieldKind.KNOWN) else 8
+        offset += kind.size_bytes
     flagged = any(kind == FieldKind.FLAGGED for kind, _ in needs)
     return TileForm(
         edge_us=hop_us if delay_us else 1,

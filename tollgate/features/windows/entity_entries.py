@@ -134,6 +134,8 @@ class Tiles(msgspec.Struct, frozen=True):
         flagged: Frauds; int64 [E], 0 for an event.
         numbers: Other numbers of the tiles, per kind and column (-1 for the amount);
             int64 [E], of no effect for an event.
+        wide: Numbers of 128 bits, as four words of 32 bits, the lowest first; the last
+            has the sign; int64 [4, E], 0 for an event.
         newest: Per column (-1 for the amount), the newest folded value at the tile that
             contains it, MISSING elsewhere; int64 [E].
     """
@@ -141,6 +143,7 @@ class Tiles(msgspec.Struct, frozen=True):
     there: Bool
     flagged: I64
     numbers: Mapping[tuple[FieldKind, int], I64]
+    wide: Mapping[tuple[FieldKind, int], I64]
     newest: Mapping[int, I64]
 
     def part(self, chosen: slice) -> Tiles:
@@ -149,6 +152,7 @@ class Tiles(msgspec.Struct, frozen=True):
             there=self.there[chosen],
             flagged=self.flagged[chosen],
             numbers={name: one[chosen] for name, one in self.numbers.items()},
+            wide={name: one[:, chosen] for name, one in self.wide.items()},
             newest={column: one[chosen] for column, one in self.newest.items()},
         )
 
@@ -517,6 +521,7 @@ def _with_tiles(
     there[at] = False
     flagged = np.zeros(total, np.int64)
     numbers: dict[tuple[FieldKind, int], I64] = {}
+    wide: dict[tuple[FieldKind, int], I64] = {}
     newest: dict[int, I64] = {}
     fraud_at, known_us = [at[entries.fraud_at]], [entries.fraud_known_us]
     for block in blocks:
@@ -527,13 +532,18 @@ def _with_tiles(
         time_us[position] = np.minimum(end_us, folded_us[search.owner])
         purchase[position] = records[:, 1]
         for field in of.form.fields:
+            name = (field.kind, field.column)
+            if field.kind.size_bytes > COLUMN_BYTES:
+                words = wide.setdefault(name, np.zeros((4, total), np.int64))
+                words[:, position] = _tile_words(records, field)
+                continue
             number = _tile_number(records, field)
             if field.kind == FieldKind.FLAGGED:
                 flagged[position] = number
             elif field.kind == FieldKind.SUM and field.column < 0:
                 cents[position] = number
             else:
-                name, fill = (field.kind, field.column), _NEUTRAL[field.kind]
+                fill = _NEUTRAL[field.kind]
                 numbers.setdefault(name, np.full(total, fill))[position] = number
         for column in range(-1, of.columns):
             one = block.newest(column)
@@ -557,7 +567,9 @@ def _with_tiles(
         fraud_at=found[ascending],
         fraud_known_us=known_from[ascending],
         columns=columns,
-        tiles=Tiles(there=there, flagged=flagged, numbers=numbers, newest=newest),
+        tiles=Tiles(
+            there=there, flagged=flagged, numbers=numbers, wide=wide, newest=newest
+        ),
     )
 
 
@@ -568,6 +580,14 @@ def _tile_number(records: npt.NDArray[np.uint32], field: TileField) -> I64:
     if field.kind in (FieldKind.FLAGGED, FieldKind.KNOWN):
         return low
     return records[:, word + 1].view(np.int32).astype(np.int64) << 32 | low
+
+
+def _tile_words(records: npt.NDArray[np.uint32], field: TileField) -> I64:
+    """Read a number of 128 bits of each tile as four words; int64 [4, T]."""
+    first = field.offset // 4
+    words = records[:, first : first + 4].T.astype(np.int64)
+    words[3] = records[:, first + 3].view(np.int32)
+    return words
 
 
 def _unpack_others(

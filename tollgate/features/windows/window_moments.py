@@ -46,13 +46,16 @@ def rounded(levels: Sequence[I64]) -> F64:
     return np.array([float(one) for one in whole], np.float64)
 
 
+MOST_ENTRIES = 1024  # of a window of which Covariance is exact
+
+
 class Covariance:
     """
     Compute n · Σab - Σa · Σb over the known entries of windows.
 
     Each number is split into digits of 21 bits, and the products of digits are summed
-    modulo 2^64. In a window of 1,024 entries, n · Σab - Σa · Σb of two digits is at
-    most n² / 4 · 2^42 = 2^60, so it is exact; the sums themselves need not be.
+    modulo 2^64. In a window of 1,024 entries (`MOST_ENTRIES`), n · Σab - Σa · Σb of two
+    digits is at most n² / 4 · 2^42 = 2^60, so it is exact; the sums need not be.
 
     Args:
         first: Digits of a; int64 [E] each.
@@ -86,6 +89,51 @@ class Covariance:
             level: I64 = count * (sums[end] - sums[begin]) - a[i] * b[j]
             levels[i + j] += times * level
         return rounded(levels)
+
+
+_DIGITS = 3  # of any integer of 64 bits
+Part = tuple[I64, int]  # numbers, and the power of two by which each is multiplied
+
+
+def product_parts(a: I64, b: I64 | None = None) -> list[Part]:
+    """
+    Split the products of integers into parts of at most 25 bits; [E] each.
+
+    Args:
+        a: int64 [E].
+        b: int64 [E]; None for a alone.
+    """
+    if b is None:
+        return [(one, DIGIT_BITS * at) for at, one in enumerate(digits(a, _DIGITS))]
+    levels = [np.zeros(len(a), np.int64) for _ in range(2 * _DIGITS)]
+    for i, one in enumerate(digits(a, _DIGITS)):
+        for j, other in enumerate(digits(b, _DIGITS)):
+            levels[i + j] += one * other
+    for at in range(len(levels) - 1):
+        levels[at + 1] += levels[at] >> DIGIT_BITS
+        levels[at] &= _DIGIT - 1
+    return [(level, DIGIT_BITS * at) for at, level in enumerate(levels)]
+
+
+class WideSum:
+    """
+    Sum integers of more than 64 bits over windows of any number of entries, exactly.
+
+    Args:
+        parts: The integers: each is the sum of its parts. A part has at most 32 bits,
+            so 2^31 of them can be summed in 64 bits.
+    """
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = [(running(one), shift) for one, shift in parts if one.any()]
+
+    def windows(self, *, begin: I64, end: I64) -> list[int]:
+        """Return the sum of each window; [R]."""
+        total = [0] * len(begin)
+        for sums, shift in self._parts:
+            part = (sums[end] - sums[begin]).tolist()
+            total = [a + (b << shift) for a, b in zip(total, part, strict=True)]
+        return total
 
 
 VALUE_DIGITS = 2  # of a value within ±10^12

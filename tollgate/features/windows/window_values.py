@@ -21,9 +21,12 @@ from tollgate.features.spec.spec_definition import Feature, FeatureSpec
 from tollgate.features.spec.tile_form import FieldKind
 from tollgate.features.windows.entity_entries import MISSING, Entries, running
 from tollgate.features.windows.window_moments import (
+    MOST_ENTRIES,
     VALUE_DIGITS,
     Covariance,
+    WideSum,
     digits,
+    product_parts,
     weighted_sums,
 )
 from tollgate.schema import AMOUNT, float_places
@@ -556,6 +559,12 @@ def compute_demands(
 
 
 _TIME_DIGITS = 3  # of a time in µs
+_TILE_SUMS = {  # of values x and times t, in 128 bits
+    "xx": FieldKind.SQUARES,
+    "t": FieldKind.TIMES,
+    "tt": FieldKind.TIME_SQUARES,
+    "tx": FieldKind.TIME_PRODUCTS,
+}
 
 
 class _Windows:
@@ -571,6 +580,7 @@ class _Windows:
         self._numbers: dict[str, tuple[I64, Bool]] = {}
         self._running: dict[Demand, I64] = {}
         self._moments: dict[tuple[str, str], Covariance] = {}
+        self._wide: dict[tuple[str, str], WideSum] = {}
         self._weighted: dict[Demand, tuple[F64, I64]] = {}
         self._previous: dict[str, I64] = {}
         self._newest: dict[tuple[str, int], I64] = {}
@@ -623,7 +633,11 @@ class _Windows:
 
     def _sum(self, demand: Demand) -> I64:
         key = demand._replace(window=0)
-        if key not in self._running:
+        if key not in self._running and demand.of == AMOUNT:
+            entries = self._entries
+            parts = entries.purchase if demand.kind == "known" else entries.cents
+            self._running[key] = running(parts)
+        elif key not in self._running:
             values, known = self._number(demand.of)
             parts = known if demand.kind == "known" else np.where(known, values, 0)
             kind = FieldKind.KNOWN if demand.kind == "known" else FieldKind.SUM
@@ -657,6 +671,12 @@ class _Windows:
 
     def _moment(self, kind: Literal["xx", "tx", "tt"], demand: Demand) -> F64:
         """Return n² times a covariance of values x and times t, in µs; [R]."""
+        begin, end = self._places.begin[demand.window], self._places.end
+        if (
+            self._entries.tiles is not None
+            or int((end - begin).max(initial=0)) > MOST_ENTRIES
+        ):
+            return self._wide_moment(kind, demand)
         key = (kind, demand.of)
         if key not in self._moments:
             values, known = self._number(demand.of)
@@ -666,8 +686,35 @@ class _Windows:
             else:
                 t = digits(self._entries.time_us, _TIME_DIGITS)
                 self._moments[key] = Covariance(t, x if kind == "tx" else None, known)
+        return self._moments[key].windows(begin=begin, end=end)
+
+    def _wide_moment(self, kind: Literal["xx", "tx", "tt"], demand: Demand) -> F64:
+        """Return the result of `_moment` of windows with tiles, or any number."""
+        count = self._sum(demand._replace(kind="known")).tolist()
+        first, second = (self._total(one, demand) for one in kind)
+        both = self._total(kind, demand)
+        terms = zip(count, both, first, second, strict=True)
+        return np.array([float(n * ab - a * b) for n, ab, a, b in terms])
+
+    def _total(self, kind: str, demand: Demand) -> list[int]:
+        """Sum the values x, the times t, or products of these, of windows; [R]."""
+        if kind == "x":
+            total: list[int] = self._sum(demand._replace(kind="sum")).tolist()
+            return total
+        key = (kind, demand.of)
+        if key not in self._wide:
+            values, known = self._number(demand.of)
+            numbers = {"x": np.where(known, values, 0)}
+            numbers["t"] = np.where(known, self._entries.time_us, 0)
+            parts = product_parts(*[numbers[one] for one in kind])
+            tiles = self._entries.tiles
+            if tiles is not None:
+                name = (_TILE_SUMS[kind], self._column(demand.of))
+                words = tiles.wide.get(name, ())
+                parts += [(one, 32 * at) for at, one in enumerate(words)]
+            self._wide[key] = WideSum(parts)
         begin = self._places.begin[demand.window]
-        return self._moments[key].windows(begin=begin, end=self._places.end)
+        return self._wide[key].windows(begin=begin, end=self._places.end)
 
     def _variance(self, demand: Demand) -> I64:
         """Compute n · Σx² - (Σx)² of the values x of windows with two or more."""
