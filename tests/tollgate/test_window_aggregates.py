@@ -256,7 +256,7 @@ def test_online_equals_offline_in_batches_of_any_size(
         (
             "customer_id}",
             "customer_id, hop: 1h}",
-            "features.second.last: needs every event: its entity must have hop: 0",
+            "features.ewm.ewm: needs every event: its entity must have hop: 0",
         ),
         (
             "aggregate: std, window: 2d",
@@ -343,8 +343,7 @@ def test_each_aggregate_is_described(tmp_path: Path, name: str, text: str) -> No
     [
         "entity: customer, aggregate: ewm, half_life: 1h, window: 1d",
         "entity: customer, aggregate: sessions, gap: 1h, window: 1d",
-        "entity: customer, aggregate: change, window: 1d",
-        "entity: customer, aggregate: last, nth: 2, window: 1d",
+        "entity: customer, aggregate: distinct, of: amount, window: 1d",
     ],
 )
 def test_an_entity_with_a_hop_lacks_the_events(tmp_path: Path, feature: str) -> None:

@@ -476,8 +476,13 @@ cdef int64_t _nth_newest(
     const Entity *entity,
     const Demand *demand,
     int64_t begin,
+    uint32_t *bits,
 ) noexcept nogil:
-    """Read the n-th newest entry before the row's own: its value, or its age in µs."""
+    """
+    Read the n-th newest entry before the row's own: its value, or its age in µs.
+
+    Tiles know the newest folded one alone: a row that may need another one is marked.
+    """
     cdef int64_t at = row.own, found, left = max(demand.parameter, 1), tile
     cdef const Newest *newest
     if at and _time(value, entity, at - 1) == row.time_us and memcmp(
@@ -494,13 +499,16 @@ cdef int64_t _nth_newest(
                 if demand.kind == LAST:
                     return found
                 return row.time_us - _entry(value, entity, at).time_us
-    if not value.tile_count or left > 1:
+    if not value.tile_count:
         return MISSING
     newest = <const Newest *>value.newest + (1 + demand.column)
     if newest.value == MISSING:
         return MISSING
     tile = _tile_of(value, entity, newest.time_us)
     if not begin <= tile < at:
+        return MISSING
+    if left > 1:
+        bits[0] |= EVENT_TOO_LATE
         return MISSING
     if demand.kind == LAST:
         return newest.value
@@ -515,14 +523,15 @@ cdef int64_t _compute(
     int64_t begin,
     int64_t *table,
     int64_t places,
+    uint32_t *bits,
 ) noexcept nogil:
-    """Compute one number of one window."""
+    """Compute one number of one window; set the Degraded bits that it brings."""
     cdef int64_t at, one, total = 0, place
     cdef int64_t before_us = 0
     cdef int kind = demand.kind
     cdef const char *tile
     if kind == LAST or kind == AGE:
-        return _nth_newest(row, value, entity, demand, begin)
+        return _nth_newest(row, value, entity, demand, begin, bits)
     if kind == MIN:
         total = LARGEST
     elif kind == MAX:
@@ -883,6 +892,7 @@ cdef class Windows:
                         batch.sums[demand.window].begin,
                         batch.table,
                         batch.places,
+                        &degraded[at],
                     )
             for place in range(self._column_count):
                 column = &self._columns[place]

@@ -243,7 +243,7 @@ local function tile_functions()
     return kind < SQUARES and 8 or 16
   end
 
-  local function read_form(s, at)
+  local function read_form(s, at, stop)
     local form = {}
     local levels, fields
     levels, fields, form.record, form.labels, form.most = unpack('<I4I4I4I4I4', s, at)
@@ -266,6 +266,7 @@ local function tile_functions()
       offset = offset + size_of(kind)
       at = at + 8
     end
+    form.reads_back = at < stop
     return form
   end
 
@@ -276,7 +277,8 @@ local function tile_functions()
       local place = 1
       while place <= #ARGV[4] do
         local size = unpack('<I4', ARGV[4], place)
-        forms[#forms + 1] = size > 0 and read_form(ARGV[4], place + 4) or false
+        forms[#forms + 1] = size > 0 and read_form(ARGV[4], place + 4, place + 4 + size)
+          or false
         place = place + 4 + size
       end
     end
@@ -736,8 +738,10 @@ local function tile_functions()
   end
 
   -- As append_head, and purchases without a label that counts are folded. All are older
-  -- than those of this call, whose rows read the same from their tiles.
+  -- than those of this call, whose rows read the same from their tiles, unless features
+  -- read further back than the newest value.
   local function append_tiled(value, horizon, cap, count, entry, most_bytes, form)
+    if form.reads_back then return nil end
     local size = #value
     local word, checksum, folded, stored, low, high = unpack('<I4I4I4I4I4I4', value)
     local from = size - stored * entry + 1

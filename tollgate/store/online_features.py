@@ -35,6 +35,7 @@ from tollgate.features.windows.window_values import (
     Demand,
     Places,
     Rows,
+    beyond_head,
     compute_demands,
     entity_demands,
     find_places,
@@ -124,6 +125,11 @@ class Reader:
         self._reach = [_repeated(reach, rows) for rows in range(MAX_BATCH_ROWS + 1)]
         self._demands = entity_demands(spec)
         self._tiled = any(entity.tiles for entity in spec.entities)
+        # Values that tiles do not name, if the head lacks them.
+        self._deep = [
+            [one for one in demands if entity.tiles and _is_deep(one)]
+            for entity, demands in zip(spec.entities, self._demands, strict=True)
+        ]
         width = [len(entity.columns) for entity in spec.entities]
         self._width = np.array(width, np.int64) if any(width) else None
         self._loop = _compiled_loop(spec)
@@ -225,7 +231,7 @@ class Reader:
             part = slice(entity * count, (entity + 1) * count)
             own = sums.part(part)
             if demands:
-                others = self._others(
+                others, beyond = self._others(
                     entity,
                     unpacked.entries,
                     rows,
@@ -234,6 +240,8 @@ class Reader:
                     keys=call.first_key[entity : entity + 2],
                 )
                 own = replace(own, others=others)
+                if beyond is not None:
+                    bits[part] |= beyond * _EVENT_TOO_LATE
             parts.append(own)
         features = self._assembler.assemble(
             cents=batch.cents,
@@ -277,17 +285,30 @@ class Reader:
         *,
         part: slice,
         keys: list[int],
-    ) -> dict[Demand, I64]:
-        """Compute the values of one entity's windows that features need besides."""
+    ) -> tuple[dict[Demand, I64], npt.NDArray[np.bool_] | None]:
+        """
+        Compute the values of one entity's windows that features need besides.
+
+        Returns:
+            The values, and the rows whose values tiles have forgotten; bool [N], None
+            if no feature reads such a value.
+        """
         first, last = keys
         own = slice(int(entries.starts[first]), int(entries.starts[last]))
-        return compute_demands(
-            entries.part(first, last),
-            rows.part(part, first=first),
-            places.part(part, own),
-            columns=self._spec.entities[entity].columns,
-            demands=self._demands[entity],
+        entries, rows = entries.part(first, last), rows.part(part, first=first)
+        places, deep = places.part(part, own), self._deep[entity]
+        columns = self._spec.entities[entity].columns
+        found = compute_demands(
+            entries, rows, places, columns=columns, demands=self._demands[entity]
         )
+        if not deep:
+            return found, None
+        return found, beyond_head(entries, rows, places, columns=columns, demands=deep)
+
+
+def _is_deep(demand: Demand) -> bool:
+    """Test whether a demand reads more than the newest value."""
+    return demand.kind == "last" and demand.parameter > 1
 
 
 def _compiled_loop(spec: FeatureSpec) -> Any:

@@ -76,6 +76,7 @@ class Feature:
     window_us: int
     of: str = "amount"
     default: float = 0.0
+    nth: int = 1  # of `last` and `change`: the place, counted from the newest
 
 
 @dataclass(frozen=True)
@@ -138,6 +139,16 @@ def in_units(number: int | float, of: str) -> float:
     """Convert a number to the units of the feature."""
     unit = UNITS[of]
     return float(number) if unit is None else number / unit
+
+
+def nth_newest(feature: Feature, values: Sequence[int | float]) -> float:
+    """Return `last` or `change` of values, the newest of which is the last."""
+    if len(values) < feature.nth:
+        return feature.default
+    nth = values[-feature.nth]
+    if feature.aggregate == "last":
+        return in_units(nth, feature.of)
+    return in_units(values[-1] - nth, feature.of)
 
 
 class Moments:
@@ -217,8 +228,9 @@ def closed_form(
         if not earlier:
             return feature.default
         return (row.time_us - earlier[-1].time_us) / SECOND_US
-    if kind == "last":
-        inside = earlier
+    if kind in ("last", "change"):
+        values = [one.numbers[of] for one in earlier]
+        return nth_newest(feature, [one for one in values if one is not None])
     numbers = [one.numbers[of] for one in inside]
     values = [one for one in numbers if one is not None]
     if kind == "sum":
@@ -233,8 +245,6 @@ def closed_form(
         return moments.value(feature)
     if not values:
         return feature.default
-    if kind == "last":
-        return in_units(values[-1], of)
     return in_units({"min": min, "max": max}[kind](values), of)
 
 
@@ -334,8 +344,9 @@ class PlainState:
         for one, status, after in zip(batch, statuses, newer, strict=True):
             values = None
             if after and self._readable(one):
-                features = self.entity.features
-                values = tuple(self._value(feature, one) for feature in features)
+                found = [self._value(feature, one) for feature in self.entity.features]
+                if None not in found:
+                    values = tuple(one for one in found if one is not None)
             answers.append(Answer(status, values))
         cap = self.entity.cap
         if not self.entity.fills and len(self.head) > cap:
@@ -359,11 +370,14 @@ class PlainState:
             row, self.entity.lateness_us
         )
 
-    def _value(self, feature: Feature, row: Purchase) -> float:
+    def _value(self, feature: Feature, row: Purchase) -> float | None:
+        """Return a feature of a row; None if the state cannot tell."""
         kind, of, entity = feature.aggregate, feature.of, self.entity
         old_us = entity.old_edge_us(feature.window_us, row.time_us)
-        if kind in ("last", "time_since_last"):
-            return self._newest(feature, row)
+        if kind == "time_since_last":
+            return self._age(feature, row)
+        if kind in ("last", "change"):
+            return self._nth_newest(feature, row)
         whole = Tile()
         for (width_us, end_us), tile in self.tiles.items():
             start_us = end_us - width_us
@@ -399,23 +413,32 @@ class PlainState:
             return whole.sums[of] / (whole.known[of] * (UNITS[of] or 1))
         return in_units({"min": whole.least, "max": whole.most}[kind][of], of)
 
-    def _newest(self, feature: Feature, row: Purchase) -> float:
-        """Return `last` or `time_since_last`, of an entity without a delay."""
-        timed = feature.aggregate == "time_since_last"
-        candidates = [self.newest_folded if timed else self.last_folded.get(feature.of)]
-        candidates += [
-            one
-            for one in self.head
-            if one.place < row.place and (timed or one.numbers[feature.of] is not None)
-        ]
-        newest = candidates[-1]
+    def _age(self, feature: Feature, row: Purchase) -> float:
+        """Return `time_since_last`, of an entity without a delay."""
+        earlier = [one for one in self.head if one.place < row.place]
+        newest = earlier[-1] if earlier else self.newest_folded
         if newest is None or not self.entity.contains(feature, row, newest):
             return feature.default
-        if timed:
-            return (row.time_us - newest.time_us) / SECOND_US
-        number = newest.numbers[feature.of]
-        assert number is not None
-        return in_units(number, feature.of)
+        return (row.time_us - newest.time_us) / SECOND_US
+
+    def _nth_newest(self, feature: Feature, row: Purchase) -> float | None:
+        """
+        Return `last` or `change`, of an entity without a delay.
+
+        Of the folded purchases, the state has the newest value alone.
+        """
+        of, folded = feature.of, self.last_folded.get(feature.of)
+        known = [one for one in self.head if one.numbers[of] is not None]
+        known = [one for one in known if one.place < row.place]
+        values = [
+            one.numbers[of] or 0
+            for one in [*([folded] if folded else []), *known]
+            if self.entity.contains(feature, row, one)
+        ]
+        is_folded = folded is not None and self.entity.contains(feature, row, folded)
+        if is_folded and len(values) < feature.nth:
+            return None
+        return nth_newest(feature, values)
 
     def _fold(self, count: int) -> None:
         """Fold the oldest purchases, then merge and remove tiles."""

@@ -44,7 +44,7 @@ HOUR_US = 3_600_000_000
 START_US = 1_600_000_000_000_000
 # With a hop, an entity has these aggregates, and these only without a delay.
 ADDED = ("count", "sum", "mean", "min", "max", "flagged", "share")
-NEWEST_EVENTS = ("last", "time_since_last")
+NEWEST_EVENTS = ("last", "change", "time_since_last")
 IN_NUMPY = ("std", "slope", "ewm")  # the loop leaves products with these to NumPy
 
 pytestmark = pytest.mark.skipif(compiled.windows is None, reason="no C compiler")
@@ -86,7 +86,7 @@ def _kind(feature: dict[str, Any]) -> str:
 def _addable(feature: dict[str, Any]) -> dict[str, Any]:
     """Replace an aggregate that needs every event."""
     kind = _kind(feature)
-    if kind in ADDED or (kind in NEWEST_EVENTS and "nth" not in feature):
+    if kind in ADDED or kind in NEWEST_EVENTS:
         return feature
     return _counted(feature, feature["entity"])
 

@@ -106,6 +106,7 @@ def product_of(document: dict[str, Any]) -> Product:
                 window_us=in_us(one["window"]),
                 of=one.get("of", "amount"),
                 default=one.get("default", 0.0),
+                nth=one.get("nth", 2 if one.get("aggregate") == "change" else 1),
             )
             for one in document["features"]
             if name in (one.get("entity"), one.get("time_since_last"))
@@ -132,6 +133,7 @@ def products(
     hops: Sequence[str],
     kinds: Sequence[str] = ("count", "sum", "mean", "min", "max", "flagged", "share"),
     newest: Sequence[str] = ("last", "time_since_last"),
+    nth: Sequence[int] = (),
 ) -> Product:
     """A product of one or two entities with windows over all kinds of numbers."""
     names = draw(st.sampled_from([["card"], ["card"], ["card", "shop"]]))
@@ -157,8 +159,10 @@ def products(
                 feature |= {"entity": name, "aggregate": kind}
             if kind in ("sum", "mean", "std", "slope"):
                 feature |= {"of": draw(st.sampled_from(["amount", "weight"]))}
-            if kind in ("min", "max", "last"):
+            if kind in ("min", "max", "last", "change"):
                 feature |= {"of": draw(st.sampled_from(sorted(NUMBERS)))}
+            if nth and kind in ("last", "change"):
+                feature |= {"nth": draw(st.sampled_from(nth))}
             feature |= {"default": draw(st.sampled_from([0.0, -1.5]))}
             features.append(feature)
     used = {one.get("of") for one in features}
@@ -797,6 +801,31 @@ def test_online_moments_equal_head_and_tiles(
     compare(folder, redis_server, product, most_bytes, seed, size)
 
 
+@pytest.mark.usefixtures("both_readers")
+@BOUNDED
+@given(
+    product=products(
+        list(HOPS_US), kinds=("count",), newest=("last", "change"), nth=(2, 3, 4)
+    ),
+    most_bytes=st.integers(300, 2_500),
+    seed=st.integers(0, 2**32),
+    size=st.integers(1, 150),
+)
+def test_online_nth_values_equal_head_and_tiles(
+    folder: Path,
+    redis_server: EmbeddedRedis,
+    product: Product,
+    most_bytes: int,
+    seed: int,
+    size: int,
+) -> None:
+    """A value further back than the head is marked, never another value."""
+    compare = test_online_equals_head_and_tiles.hypothesis.inner_test
+    compare(folder, redis_server, product, most_bytes, seed, size)
+    offline = test_offline_equals_the_definition.hypothesis.inner_test
+    offline(folder, product, seed, size)
+
+
 # By hand -----------------------------------------------------------------------------
 
 HAND = {
@@ -1082,6 +1111,57 @@ def test_moments_of_a_reading_a_second_cover_an_hour(
             np.testing.assert_array_equal(
                 found.features, offline[start : start + len(rows)]
             )
+            assert not (found.degraded & ~np.uint32(Degraded.COLD_START)).any()
+
+
+@pytest.mark.usefixtures("both_readers")
+@pytest.mark.parametrize("rows_at_once", [1, 32])
+def test_nth_values_of_a_full_head_are_never_marked(
+    folder: Path, redis_server: EmbeddedRedis, rows_at_once: int
+) -> None:
+    """
+    Purchases in order, 300 a minute apart; those before 11:00 have no weight.
+
+    `nth: 9` needs a head of 17, of which 9 are left when purchases are folded. Of the
+    9th newest weight, the tiles know that there is none in a window of an hour, until
+    they know one that the head lacks.
+    """
+    document = {
+        "version": 1,
+        "product": "nth",
+        "lateness": "1h",
+        "entities": {"card": {"key": "card_id", "delay": "0s", "hop": "5m", "cap": 17}},
+        "fields": [FIELDS["weight"]],
+        "features": [
+            {"name": "last_9", "entity": "card", "aggregate": "last", "window": "1h"}
+            | {"nth": 9},
+            {"name": "change_9", "entity": "card", "aggregate": "change"}
+            | {"window": "1d", "nth": 9},
+            {"name": "step", "entity": "card", "aggregate": "change", "window": "1h"}
+            | {"of": "weight", "nth": 9},
+        ],
+    }
+    product = product_of(document)
+    (folder / "features.yaml").write_text(json.dumps(document))
+    spec = load_spec(folder / "features.yaml")
+    events = []
+    for minute in range(300):
+        weight = 7 * minute * minute if minute >= 60 else None
+        numbers = {"amount": minute**3 % 1_000, "weight": weight, "spot": None}
+        purchase = Purchase(f"{minute:03}", at_us(0, 10, minute), numbers)
+        events.append(Event(purchase, {"card": "a"}, ()))
+    offline = build(spec, history(product, spec, events))
+    assert offline[200].tolist() == [
+        191**3 % 1_000 / 100,
+        (199**3 % 1_000 - 191**3 % 1_000) / 100,
+        7 * (199**2 - 191**2) / 1000,
+    ]
+    with empty_store(redis_server, product, spec, events) as store:
+        for start in range(0, len(events), rows_at_once):
+            rows = [one.purchase for one in events[start : start + rows_at_once]]
+            (found,) = store.score([rows[::-1]], [True])
+            expected_ = offline[start : start + len(rows)][::-1]
+            np.testing.assert_array_equal(found.features, expected_)
             assert not (found.degraded & ~np.uint32(Degraded.COLD_START)).any()
 
 

@@ -48,6 +48,7 @@ from tollgate.features.spec.tile_form import (
     TileForm,
     head_size,
     hop_us,
+    least_cap,
     most_events,
     tile_form,
 )
@@ -462,12 +463,14 @@ def _entity(name: str, raw: RawSpec, *, path: Path) -> Entity:
         problem = f"its features are of {len(columns)} others, {MAX_COLUMNS} at most"
         raise SpecError(path, problem, where=where)
     exact = _exact_feature(own, delay_us=delay_us)
+    deepest = max(own, key=_nth)
     plan = functools.partial(
         tile_form,
         delay_us=delay_us,
         lateness_us=duration_us(raw.lateness),
         windows_us=sorted(windows),
         needs=[] if exact else _tile_needs(own, columns),
+        reads_back=_nth(deepest) > 1,
     )
     tiles, cap = None, entity.cap or MAX_ENTRIES
     fit = HopFit()
@@ -486,14 +489,22 @@ def _entity(name: str, raw: RawSpec, *, path: Path) -> Entity:
         }
         remedy = f"shorten {max(spans, key=spans.__getitem__)}"
         cap = _head(
-            entity, tiles, columns, plan=plan, path=path, where=where, remedy=remedy
+            entity,
+            tiles,
+            columns,
+            deepest=deepest,
+            plan=plan,
+            path=path,
+            where=where,
+            remedy=remedy,
         )
     elif exact:
         feature, kind, need = exact
         fit = HopFit(obstacle=f"{feature} ({kind}) {need}")
     else:
         sizes = (AIM_BYTES, MAX_VALUE_BYTES)
-        fit = _hop_fit(plan, columns, cap=entity.cap, sizes=sizes)
+        least = least_cap(_nth(deepest))
+        fit = _hop_fit(plan, columns, cap=entity.cap, least=least, sizes=sizes)
     return Entity(
         name=name,
         key=entity.key,
@@ -521,7 +532,7 @@ def _exact_feature(
     """
     for one in features:
         kind = one.aggregate or "time_since_last"
-        if kind not in AGGREGATE_FIELDS or _nth(one):
+        if kind not in AGGREGATE_FIELDS:
             return one.name, kind, "needs every event"
         if delay_us and kind in NEWEST_EVENTS:
             return one.name, kind, "needs every event with a delay"
@@ -529,7 +540,12 @@ def _exact_feature(
 
 
 def _hop_fit(
-    plan: _Plan, columns: Sequence[str], *, cap: int | None, sizes: Sequence[int]
+    plan: _Plan,
+    columns: Sequence[str],
+    *,
+    cap: int | None,
+    least: int,
+    sizes: Sequence[int],
 ) -> HopFit:
     """
     Find the smallest hop whose values have at most so many bytes.
@@ -538,13 +554,14 @@ def _hop_fit(
         plan: Makes the tiles of a hop.
         columns: The entity's columns.
         cap: The file's cap; None leaves it to the hop.
+        least: The least cap that its features need.
         sizes: Bytes of a value, the preferred number first.
     """
     for own in (cap, None) if cap else (None,):
-        for most in sizes if own is None or own >= LEAST_HEAD else ():
+        for most in sizes if own is None or own >= least else ():
             for hop, width_us in HOPS_US.items():
                 tiles = plan(hop_us=width_us)
-                head = own or head_size(tiles, len(columns))
+                head = own or max(least, head_size(tiles, len(columns)))
                 if tiles.value_bytes(head, len(columns)) <= most:
                     return HopFit(hop=hop, without_cap=own != cap)
     return HopFit(obstacle=f"its values would exceed {sizes[-1]:,} bytes with any")
@@ -569,6 +586,7 @@ def _head(
     tiles: TileForm,
     columns: Sequence[str],
     *,
+    deepest: RawFeature,
     plan: _Plan,
     path: Path,
     where: str,
@@ -577,19 +595,28 @@ def _head(
     """
     Return the number of events that an entity with tiles stores one by one.
 
+    Args:
+        deepest: The feature that reads the event furthest back.
+
     Raises:
         SpecError: Its tiles leave no room for them.
     """
-    cap = entity.cap or head_size(tiles, len(columns))
+    nth = _nth(deepest)
+    least = least_cap(nth)
+    cap = entity.cap or max(least, head_size(tiles, len(columns)))
     if cap < LEAST_HEAD:
         problem = f"{cap} is not within {LEAST_HEAD} … {MAX_ENTRIES}"
         raise SpecError(path, problem, where=f"{where}.cap")
+    if cap < least:
+        problem = f"{cap} is too small for nth: {nth} of {deepest.name}: set cap: "
+        raise SpecError(path, f"{problem}{least}", where=f"{where}.cap")
     size = tiles.value_bytes(cap, len(columns))
     if size > MAX_VALUE_BYTES:
-        fit = _hop_fit(plan, columns, cap=entity.cap, sizes=(MAX_VALUE_BYTES,))
+        most = (MAX_VALUE_BYTES,)
+        fit = _hop_fit(plan, columns, cap=entity.cap, least=least, sizes=most)
         remedy = fit.remedy or remedy
         fitting = most_events(tiles, len(columns), most_bytes=MAX_VALUE_BYTES)
-        if fitting >= LEAST_HEAD:
+        if fitting >= least:
             remedy = f"lower its cap to {fitting}"
         problem = (
             f"{entity.hop} needs up to {size:,} bytes for {tiles.most_tiles} tiles and "

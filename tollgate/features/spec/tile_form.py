@@ -80,11 +80,12 @@ AGGREGATE_FIELDS: Mapping[str, tuple[FieldKind, ...]] = MappingProxyType(
             FieldKind.KNOWN,
         ),
         "last": (),
+        "change": (),
         "time_since_last": (),
     }
 )
 # These read the newest events alone, which are in the head unless there is a delay.
-NEWEST_EVENTS = ("last", "time_since_last")
+NEWEST_EVENTS = ("last", "change", "time_since_last")
 
 
 class TileField(msgspec.Struct, frozen=True):
@@ -113,6 +114,8 @@ class TileForm(msgspec.Struct, frozen=True):
         record_bytes: Size of a tile.
         labels: Labels of folded purchases that a value holds; 0 without FLAGGED.
         most_tiles: Upper bound of the number of tiles.
+        reads_back: True if features read more than the newest value: then rows are
+            read from the head as it is before purchases are folded.
     """
 
     edge_us: int
@@ -122,6 +125,7 @@ class TileForm(msgspec.Struct, frozen=True):
     record_bytes: int
     labels: int
     most_tiles: int
+    reads_back: bool = False
 
     @property
     def width_us(self) -> int:
@@ -141,7 +145,10 @@ class TileForm(msgspec.Struct, frozen=True):
         )
 
     def pack(self) -> bytes:
-        """Pack the form for apply.lua: five u32, the levels, the fields."""
+        """
+        Pack the form for apply.lua: five u32, the levels, the fields; u32 1 if it reads
+        back.
+        """
         sizes = (self.record_bytes, self.labels, self.most_tiles)
         counts = (len(self.levels), len(self.fields), *sizes)
         fields = [(int(one.kind), one.column) for one in self.fields]
@@ -149,6 +156,7 @@ class TileForm(msgspec.Struct, frozen=True):
             np.array(counts, "<u4").tobytes()
             + np.array(self.levels, "<i8").tobytes()
             + np.array(fields, "<i4").tobytes()
+            + np.ones(int(self.reads_back), "<u4").tobytes()
         )
 
 
@@ -191,6 +199,7 @@ def tile_form(
     lateness_us: int,
     windows_us: Sequence[int],
     needs: Sequence[tuple[FieldKind, int]],
+    reads_back: bool = False,
 ) -> TileForm:
     """
     Plan the tiles of an entity.
@@ -201,6 +210,7 @@ def tile_form(
         lateness_us: Longest time that an event may be behind the newest.
         windows_us: Widths of its windows, ascending.
         needs: Numbers that its features need, each with its source: a column, or -1.
+        reads_back: True if its features read more than the newest value.
     """
     rounded = tuple(rounding_us(one, hop_us) for one in windows_us)
     reach: dict[int, int] = {hop_us: delay_us + lateness_us} if delay_us else {}
@@ -228,7 +238,18 @@ def tile_form(
         record_bytes=offset,
         labels=MAX_LABELS if flagged else 0,
         most_tiles=most,
+        reads_back=reads_back,
     )
+
+
+def least_cap(nth: int) -> int:
+    """
+    Return the least cap of a head that always holds the n-th newest event.
+
+    When a head is full, events are folded until cap - 8 are left, or half of cap if
+    that is more.
+    """
+    return max(LEAST_HEAD, min(2 * nth - 1, nth + 8))
 
 
 def head_size(form: TileForm, columns: int) -> int:

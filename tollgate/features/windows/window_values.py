@@ -558,6 +558,37 @@ def compute_demands(
     return {demand: windows.compute(demand) for demand in demands}
 
 
+def beyond_head(
+    entries: Entries,
+    rows: Rows,
+    places: Places,
+    *,
+    columns: Sequence[str],
+    demands: Sequence[Demand],
+) -> Bool:
+    """
+    Find the rows whose n-th newest value may be one that tiles have forgotten.
+
+    Tiles know the newest folded value alone. `compute_demands` answers MISSING for such
+    a row.
+
+    Args:
+        entries: As for `compute_demands`, like all others.
+        rows: The rows.
+        places: Positions of rows and windows among the entries.
+        columns: Names of `entries.columns`.
+        demands: The demands; each is a `last`.
+
+    Returns:
+        bool [R].
+    """
+    windows = _Windows(entries, rows, places, columns=columns)
+    found = np.zeros(len(rows.time_us), np.bool_)
+    for demand in demands:
+        found |= windows.is_beyond_head(demand)
+    return found
+
+
 _TIME_DIGITS = 3  # of a time in µs
 _TILE_SUMS = {  # of values x and times t, in 128 bits
     "xx": FieldKind.SQUARES,
@@ -773,12 +804,7 @@ class _Windows:
 
     def _latest(self, demand: Demand) -> I64:
         """Read the newest entry before the row's own: its value, or its age in µs."""
-        values, known = self._number(demand.of)
-        tiles = self._entries.tiles
-        newest = tiles.newest.get(self._column(demand.of)) if tiles else None
-        if newest is not None:
-            there = newest != MISSING
-            values, known = np.where(there, newest, values), known | there
+        values, known, _ = self._with_newest_folded(demand.of)
         at = latest(
             known,
             begin=self._places.begin[demand.window],
@@ -792,6 +818,25 @@ class _Windows:
         else:
             found = self._rows.time_us - self._entries.time_us[at]
         return np.where(at < 0, MISSING, found)
+
+    def is_beyond_head(self, demand: Demand) -> Bool:
+        """Test whether an n-th newest value may be in a tile that does not name it."""
+        _, known, folded = self._with_newest_folded(demand.of)
+        begin, end = self._places.begin[demand.window], self._before_own()
+        count, in_tile = running(known), running(folded)
+        few = count[end] - count[begin] < demand.parameter
+        beyond: Bool = few & (in_tile[end] > in_tile[begin])
+        return beyond
+
+    def _with_newest_folded(self, of: str) -> tuple[I64, Bool, Bool]:
+        """Return values, which of them are known, and which of these are folded."""
+        values, known = self._number(of)
+        tiles = self._entries.tiles
+        newest = tiles.newest.get(self._column(of)) if tiles else None
+        if newest is None:
+            return values, known, np.zeros(len(known), np.bool_)
+        folded = newest != MISSING
+        return np.where(folded, newest, values), known | folded, folded
 
     def _before_own(self) -> I64:
         """End the windows before the row's own entry, if that is among the entries."""

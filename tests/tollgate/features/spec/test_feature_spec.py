@@ -10,6 +10,7 @@ import pytest
 from tollgate.errors import SpecError
 from tollgate.features.spec.description import state_text
 from tollgate.features.spec.feature_spec import (
+    Entity,
     FeatureSpec,
     load_draft,
     load_spec,
@@ -457,6 +458,44 @@ def test_the_smallest_hop_is_found_by_trying_each(
     assert found.fit.without_cap == (not sizes)
     if sizes:
         assert found.fit.hop == [*small, *sizes][0]
+
+
+# When a head of cap is full, cap - 8 are left, or half of cap: 4 of 8, 5 of 9, 8 of 15,
+# 8 of 16, 9 of 17, 30 of 38.
+@pytest.mark.parametrize(
+    ("nth", "least"), [(2, 8), (4, 8), (5, 9), (8, 15), (9, 17), (30, 38)]
+)
+def test_the_head_of_a_hop_always_has_the_nth_newest_event(
+    folder: Path, nth: int, least: int
+) -> None:
+    """A smaller cap in the file is refused; without one, it is at least that."""
+    features = [f"@ last, nth: {nth}, window: 365d", "@ max, window: 30d"]
+
+    def load(entity: str) -> Entity:
+        (entity_,) = load_spec(one_entity(folder, entity, *features)).entities
+        return entity_
+
+    assert load(f", hop: 1d, cap: {least}").cap == least
+    # The tiles leave room for 8 in 4,096 bytes.
+    assert load(", hop: 1d").cap == least
+    with pytest.raises(SpecError) as caught:
+        load(f", hop: 1d, cap: {least - 1}")
+    expected = f"{least - 1} is not within 8 … 1024"
+    if least > 8:
+        expected = f"{least - 1} is too small for nth: {nth} of f0: set cap: {least}"
+    assert (caught.value.where, caught.value.problem) == (
+        "entities.busy.cap",
+        expected,
+    )
+    assert load(f", cap: {least}").fit.remedy == load("").fit.remedy
+    assert load(f", cap: {least - 1}").fit.remedy.endswith(" without a cap")
+
+
+def test_features_without_moments_have_the_state_of_before(folder: Path) -> None:
+    """The hash of a file with a hop, as commit d7178a84 computed it."""
+    features = ["@ sum, window: 1d", "@ share, window: 7d", "@ min, window: 1d"]
+    path = one_entity(folder, ", hop: 1h", *features, "@ last, window: 1d")
+    assert f"{load_spec(path).state_hash:016x}" == "b57001e08bb625bf"
 
 
 def test_an_open_hop_is_no_hop_to_serve(folder: Path) -> None:
