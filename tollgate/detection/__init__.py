@@ -1,0 +1,1 @@
+"""Anomalies of readings: features, a detector without labels, alarms, their quality."""

@@ -1,0 +1,240 @@
+"""
+Compare the detector with its rivals on readings with labelled windows.
+
+The features come from the engine, as training and serving compute them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.detection.alarms import AlarmRule, alarm_onsets
+from tollgate.detection.detection_quality import (
+    LabelledSeries,
+    Quality,
+    Scores,
+    judge_alarms,
+    quality_at_recall,
+)
+from tollgate.detection.reading_features import ReadingFeatures
+from tollgate.detection.rivals import isolation_forest, three_sigma, windowed_gaussian
+from tollgate.errors import InputError
+from tollgate.features.offline import build
+from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.history import history_of
+from tollgate.schema import EVENT_TIME, TRANSACTION_ID
+
+if TYPE_CHECKING:
+    import polars as pl
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+# The chosen rule, in intervals between readings where it is a time.
+WATCH_SCORE, ALARM_SCORE = 0.99, 0.995
+RULE_READINGS = 24  # newest readings, one of which must reach a level
+COOL_DOWN_READINGS = 12
+_SIGMA = 3.0
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    """
+    Quality of one detector.
+
+    Attributes:
+        detector: Its name.
+        quality: With its own threshold; None without one.
+        at_recall: With the highest threshold at which it detects as many windows as the
+            first of the comparison does with its own; None if it never does.
+    """
+
+    detector: str
+    quality: Quality | None
+    at_recall: Quality | None
+
+
+def alarm_rule(interval_us: int) -> AlarmRule:
+    """
+    Return the chosen thresholds and hysteresis for readings at an interval.
+
+    An alarm ends when none of the newest 24 readings reaches its threshold; the next
+    begins 12 intervals later at the earliest.
+    """
+    return AlarmRule(
+        watch=WATCH_SCORE,
+        alarm=ALARM_SCORE,
+        of=RULE_READINGS,
+        at_least=1,
+        cool_down_us=COOL_DOWN_READINGS * interval_us,
+    )
+
+
+def load_features(features: ReadingFeatures) -> FeatureSpec:
+    """
+    Check the proposed features.yaml.
+
+    Raises:
+        SpecError: A name in it is not valid.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / SPEC_FILE
+        path.write_text(features.text)
+        return load_spec(path)
+
+
+def build_features(
+    table: pl.DataFrame, features: ReadingFeatures, *, source: str = "readings"
+) -> tuple[F32, tuple[str, ...]]:
+    """
+    Compute the proposed features of a table of readings.
+
+    Args:
+        table: Columns `event_time`, the machine's ids and the sensors; rows that lack a
+            `transaction_id` are numbered.
+        features: The result of `propose_features`.
+        source: Name of the table, for messages.
+
+    Returns:
+        float32 [N, F], in the order of the table; the names of the features.
+
+    Raises:
+        InputError: A value is invalid, or the store could not hold all readings of a
+            window.
+    """
+    import polars as pl
+
+    spec = load_features(features)
+    if TRANSACTION_ID not in table.columns:
+        numbers = pl.int_range(1, len(table) + 1, eager=True)
+        table = table.with_columns(numbers.cast(pl.String).alias(TRANSACTION_ID))
+    history = history_of(table, spec=spec, source=source)
+    return build(spec, history).astype(np.float32), spec.feature_names
+
+
+def labelled_series(
+    table: pl.DataFrame, *, machine: str, sensors: Sequence[str], in_window: str
+) -> tuple[list[LabelledSeries], list[I64]]:
+    """
+    Divide a table of readings with labels into the series of its machines.
+
+    Args:
+        table: Columns `event_time`, the machine's ids, the sensors, and the labels.
+        machine: Column of the machines' ids.
+        sensors: Columns of numbers.
+        in_window: Column that is true for the readings in a labelled window.
+
+    Returns:
+        The series, and the position in the table of each of their readings.
+
+    Raises:
+        InputError: A column is missing.
+    """
+    import polars as pl
+
+    for name in (EVENT_TIME, machine, *sensors, in_window):
+        if name not in table.columns:
+            problem = f"column missing; the table has {', '.join(table.columns)}"
+            raise InputError("readings", problem, where=name)
+    times = table[EVENT_TIME].cast(pl.Datetime("us")).cast(pl.Int64).to_numpy()
+    names = table[machine].cast(pl.String)
+    code = names.rank("dense").to_numpy()
+    values = table.select(pl.col(*sensors).cast(pl.Float64)).to_numpy()
+    flags = table[in_window].cast(pl.Boolean).fill_null(False).to_numpy()
+    order = np.lexsort((times, code))
+    stops = np.flatnonzero(np.diff(code[order])) + 1
+    places = [np.asarray(one, np.int64) for one in np.split(order, stops)]
+    found = [
+        LabelledSeries(
+            machine=str(names[int(rows[0])]),
+            time_us=times[rows],
+            values=values[rows],
+            in_window=flags[rows],
+        )
+        for rows in places
+        if len(rows)
+    ]
+    return found, places
+
+
+def compare_detectors(
+    series: Sequence[LabelledSeries],
+    scores: Sequence[F32],
+    *,
+    rules: Sequence[AlarmRule],
+) -> list[Comparison]:
+    """
+    Compare the detector's alarms with those of its rivals at the same recall.
+
+    The 3-sigma rule begins an alarm with each run of readings above its threshold. The
+    other rivals get the detector's hysteresis.
+
+    Args:
+        series: The series.
+        scores: The detector's scores of the readings of each; [N] each.
+        rules: The alarm rule of each series.
+
+    Returns:
+        The detector, the 3-sigma rule, the same with hysteresis, the windowed Gaussian
+        and the isolation forest, both with hysteresis.
+
+    Raises:
+        InputError: No series has a labelled window.
+    """
+
+    def hysteresis(at: int, score: Scores, threshold: float) -> I64:
+        rule = msgspec.structs.replace(rules[at], watch=threshold, alarm=threshold)
+        return alarm_onsets(score, series[at].time_us, rule)
+
+    def runs(at: int, score: Scores, threshold: float) -> I64:
+        return alarm_onsets(
+            score, series[at].time_us, AlarmRule(watch=threshold, alarm=threshold)
+        )
+
+    own = judge_alarms(
+        series,
+        [
+            alarm_onsets(score, one.time_us, rule)
+            for one, score, rule in zip(series, scores, rules, strict=True)
+        ],
+    )
+    distances = [three_sigma(one.values) for one in series]
+    rivals = [
+        ("3-sigma rule", distances, runs, _SIGMA),
+        ("3-sigma, hysteresis", distances, hysteresis, _SIGMA),
+        (
+            "windowed Gaussian, hysteresis",
+            [windowed_gaussian(one.values) for one in series],
+            hysteresis,
+            _SIGMA,
+        ),
+        (
+            "isolation forest, hysteresis",
+            [isolation_forest(one.values) for one in series],
+            hysteresis,
+            None,
+        ),
+    ]
+    found = [Comparison("detector", own, own)]
+    for name, score, onsets, threshold in rivals:
+        quality = at_recall = None
+        if threshold is not None:
+            quality = judge_alarms(
+                series, [onsets(at, one, threshold) for at, one in enumerate(score)]
+            )
+        # One that never detects as many windows is reported without a figure.
+        try:
+            at_recall = quality_at_recall(
+                series, score, recall=own.recall, onsets=onsets
+            )
+        except InputError:
+            at_recall = None
+        found.append(Comparison(name, quality, at_recall))
+    return found

@@ -1,0 +1,341 @@
+"""
+Detect anomalies of readings without labels, from tail probabilities of deviations.
+
+For each sensor and each of its long windows there are three measures, in standard
+deviations of the window: how far the means of two short windows are from its mean
+(shifts), and how far the reading is if it is the window's greatest or least (record;
+else 0). Each measure becomes a surprise, -log10 of the share of training rows that have
+as much. The surprise of a sensor is the sum over its long windows of that of the record
+and the mean of those of the shifts; the surprise of a machine is the largest of its
+sensors'. One more curve turns it into the score: 1 - the share of training rows with as
+much surprise, the probability of a false alarm at this threshold.
+
+Every curve is a sum of clipped ramps with positive slopes, in float32, so the score
+never falls when a measure grows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.detection.reading_features import (
+    LONG_WINDOWS,
+    READINGS,
+    SHORT_WINDOWS,
+    feature_name,
+)
+from tollgate.errors import InputError
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+
+FEWEST_READINGS = 100  # of a machine in its longest window; before, the score is 0
+FEWEST_ROWS = 1_000  # to train on: below, a tail of 1 % is a guess
+# Shares of training rows at which a curve has a knot.
+_DENSE = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.12)
+_TAIL = tuple(
+    base / 10**decade
+    for decade in range(1, 7)
+    for base in (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.12)
+)
+_ROWS_AT_KNOT = 20  # training rows beyond the last knot, at least
+_LEAST_SHARE = 1e-6
+MOST_SCORE = np.float32(1 - _LEAST_SHARE)  # float32 has 16 numbers between it and 1
+
+
+class Curve(msgspec.Struct, frozen=True):
+    """
+    A piecewise linear function that never falls; 0 up to the first knot.
+
+    Attributes:
+        at: Places of the knots, ascending.
+        value: Values at the knots, ascending from 0.
+        continues: True if the last slope continues; otherwise the last value does.
+    """
+
+    at: tuple[float, ...]
+    value: tuple[float, ...]
+    continues: bool
+
+    def ramps(self) -> tuple[F32, F32, F32]:
+        """
+        Return begin, width and slope of the ramps whose sum is the curve.
+
+        float32 [K] each; the width of one that continues is the largest float32.
+        """
+        at = np.asarray(self.at, np.float64)
+        width = np.diff(at)
+        slope = np.diff(self.value) / width
+        begin = at[:-1]
+        if self.continues:
+            width = np.append(width[:-1], np.finfo(np.float32).max)
+        return begin.astype(np.float32), width.astype(np.float32), slope.astype("f4")
+
+
+class Measures(msgspec.Struct, frozen=True):
+    """
+    The measures of one sensor over one long window.
+
+    Attributes:
+        own, least, greatest: Columns of the reading, and of the window's extremes.
+        deviation: Column of (reading - mean) / std of the window.
+        shifts: Column, for each short window, of (its mean - mean) / std of the window.
+        record_surprise: Curve from the record to its surprise.
+        shift_surprises: Curve of each shift.
+    """
+
+    own: int
+    least: int
+    greatest: int
+    deviation: int
+    shifts: tuple[int, ...]
+    record_surprise: Curve
+    shift_surprises: tuple[Curve, ...]
+
+
+class Sensor(msgspec.Struct, frozen=True):
+    """A number of the readings, and its measures over each long window."""
+
+    name: str
+    measures: tuple[Measures, ...]
+
+
+class Detector(msgspec.Struct, frozen=True):
+    """
+    A trained detector.
+
+    Attributes:
+        features: Names of the columns of its input.
+        readings: Column of the machine's number of readings in its longest window.
+        fewest_readings: With fewer, the score is 0.
+        sensors: The sensors.
+        calibration: Curve from a machine's surprise to the score.
+    """
+
+    features: tuple[str, ...]
+    readings: int
+    fewest_readings: int
+    sensors: tuple[Sensor, ...]
+    calibration: Curve
+
+
+def train_detector(
+    features: npt.ArrayLike,
+    names: Sequence[str],
+    *,
+    sensors: Sequence[str],
+) -> Detector:
+    """
+    Train a detector on readings without labels.
+
+    Anomalies among the readings do little harm as long as they are rare. Rows of
+    machines with fewer than FEWEST_READINGS are left out.
+
+    Args:
+        features: What the features.yaml of `propose_features` computes; [N, F].
+        names: Names of the features; [F].
+        sensors: Names of the fields that are sensors.
+
+    Raises:
+        InputError: A feature of a sensor is missing, or too few rows are left.
+    """
+    table = np.asarray(features, dtype=np.float32)
+    columns = {name: at for at, name in enumerate(names)}
+
+    def column(name: str) -> int:
+        if name not in columns:
+            problem = f"{name!r} is missing: build them with the proposed features.yaml"
+            raise InputError("features", problem)
+        return columns[name]
+
+    readings = column(READINGS)
+    table = table[table[:, readings] >= FEWEST_READINGS]
+    if len(table) < FEWEST_ROWS:
+        problem = (
+            f"{len(table):,} rows come after the first {FEWEST_READINGS} readings of "
+            f"their machine: {FEWEST_ROWS:,} are needed"
+        )
+        raise InputError("features", problem)
+    trained = [
+        Sensor(
+            sensor,
+            tuple(
+                _trained_measures(
+                    table,
+                    own=column(sensor),
+                    least=column(feature_name(sensor, window, "min")),
+                    greatest=column(feature_name(sensor, window, "max")),
+                    deviation=column(feature_name(sensor, window, "deviation")),
+                    shifts=tuple(
+                        column(feature_name(sensor, window, short, "shift"))
+                        for short in SHORT_WINDOWS
+                    ),
+                )
+                for window in LONG_WINDOWS
+            ),
+        )
+        for sensor in sensors
+    ]
+    if not trained:
+        raise InputError("sensors", "names no sensor")
+    return Detector(
+        features=tuple(names),
+        readings=readings,
+        fewest_readings=FEWEST_READINGS,
+        sensors=tuple(trained),
+        calibration=score_curve(machine_surprise(table, trained)),
+    )
+
+
+def detector_scores(detector: Detector, features: npt.ArrayLike) -> F32:
+    """
+    Score readings: 1 - the probability that a normal reading scores as high.
+
+    The graph of the detector computes the same.
+
+    Args:
+        features: [N, F], in the order of the detector's features.
+
+    Returns:
+        float32 [N], from 0 to 1 - 1e-6.
+
+    Raises:
+        InputError: The number of columns is not the detector's.
+    """
+    table = np.asarray(features, dtype=np.float32)
+    if table.ndim != 2 or table.shape[1] != len(detector.features):
+        problem = f"have shape {table.shape}, not [N, {len(detector.features)}]"
+        raise InputError("features", problem)
+    rising = apply_curve(
+        detector.calibration, machine_surprise(table, detector.sensors)
+    )
+    score = np.minimum(rising, MOST_SCORE)
+    known = table[:, detector.readings] >= detector.fewest_readings
+    return np.where(known, score, np.float32(0))
+
+
+def _trained_measures(
+    table: F32,
+    *,
+    own: int,
+    least: int,
+    greatest: int,
+    deviation: int,
+    shifts: tuple[int, ...],
+) -> Measures:
+    """Fit the curves of the measures of one sensor over one long window."""
+    record = records(
+        table, own=own, least=least, greatest=greatest, deviation=deviation
+    )
+    return Measures(
+        own=own,
+        least=least,
+        greatest=greatest,
+        deviation=deviation,
+        shifts=shifts,
+        record_surprise=surprise_curve(record),
+        shift_surprises=tuple(surprise_curve(np.abs(table[:, one])) for one in shifts),
+    )
+
+
+def machine_surprise(table: F32, sensors: Sequence[Sensor]) -> F32:
+    """Return the largest surprise of the sensors of each row; float32 [N]."""
+    largest: F32 = np.maximum.reduce([sensor_surprise(table, one) for one in sensors])
+    return largest
+
+
+def sensor_surprise(table: F32, sensor: Sensor) -> F32:
+    """Return the surprise of one sensor in each row; float32 [N]."""
+    total = np.zeros(len(table), np.float32)
+    for one in sensor.measures:
+        record = records(
+            table,
+            own=one.own,
+            least=one.least,
+            greatest=one.greatest,
+            deviation=one.deviation,
+        )
+        total += apply_curve(one.record_surprise, record)
+        for column, curve in zip(one.shifts, one.shift_surprises, strict=True):
+            shift = apply_curve(curve, np.abs(table[:, column]))
+            total += shift * np.float32(1 / len(one.shifts))
+    return total
+
+
+def records(table: F32, *, own: int, least: int, greatest: int, deviation: int) -> F32:
+    """Return the deviation of rows that are extremes of their window, else 0; [N]."""
+    extreme = table[:, own] >= table[:, greatest]
+    extreme |= table[:, own] <= table[:, least]
+    return np.where(extreme, np.abs(table[:, deviation]), np.float32(0))
+
+
+def apply_curve(curve: Curve, measure: F32) -> F32:
+    """Return the values of a curve; float32 [N]."""
+    total = np.zeros(len(measure), np.float32)
+    for begin, width, slope in zip(*curve.ramps(), strict=True):
+        total += np.clip(measure - begin, np.float32(0), width) * slope
+    return total
+
+
+def surprise_curve(measure: npt.ArrayLike) -> Curve:
+    """
+    Fit -log10 of the share of rows that have at least a measure.
+
+    Beyond the last knot, the share falls to a tenth for each step by which the measure
+    grew over the last tenth before.
+
+    Args:
+        measure: Measures of the training rows, 0 and more; [N].
+    """
+    at, share = _knots(np.asarray(measure, np.float64))
+    at = np.append(at, at[-1] + _last_step(at, share))
+    share = np.append(share, share[-1] / 10)
+    return Curve(tuple(at.tolist()), tuple((-np.log10(share)).tolist()), continues=True)
+
+
+def score_curve(surprise: npt.ArrayLike) -> Curve:
+    """
+    Fit 1 - the share of rows that have at least a surprise.
+
+    Beyond the last knot, the share falls as that of `surprise_curve`, down to 1e-6.
+
+    Args:
+        surprise: Surprises of the training rows; [N].
+    """
+    at, share = _knots(np.asarray(surprise, np.float64))
+    decades = np.arange(1, 65) / 8
+    beyond = share[-1] / 10**decades
+    seen = beyond >= _LEAST_SHARE
+    at = np.append(at, at[-1] + _last_step(at, share) * decades[seen])
+    share = np.append(share, beyond[seen])
+    return Curve(tuple(at.tolist()), tuple((1.0 - share).tolist()), continues=False)
+
+
+def _last_step(at: F64, share: F64) -> float:
+    """Return the growth over which the share fell to its last tenth."""
+    before = min(int(np.searchsorted(-share, -10 * share[-1])), len(at) - 2)
+    return float((at[-1] - at[before]) / np.log10(share[before] / share[-1]))
+
+
+def _knots(values: F64) -> tuple[F64, F64]:
+    """
+    Find places with the share of values that are at least as large.
+
+    Returns:
+        Two or more places, ascending from 0; their shares, falling from 1.
+    """
+    ordered = np.sort(values)
+    rows = len(ordered)
+    wanted = [one for one in (*_DENSE, *_TAIL) if one * rows >= _ROWS_AT_KNOT]
+    places = np.unique(ordered[[rows - round(one * rows) for one in wanted]])
+    places = places.astype(np.float32).astype(np.float64)
+    places = np.unique(places[places > 0])
+    share = (rows - np.searchsorted(ordered, places, "left")) / rows
+    if not len(places):
+        return np.array([0.0, 1.0]), np.array([1.0, 1.0 / max(rows, 10)])
+    rarer = np.append(True, np.diff(share) < 0)
+    return np.append(0.0, places[rarer]), np.append(1.0, share[rarer])

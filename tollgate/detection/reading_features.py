@@ -1,0 +1,303 @@
+"""
+Propose the features of a machine's readings: windows, fields and features.yaml.
+
+Windows are lengths of time, chosen from the median time between the readings of a
+machine. Two short ones hold the newest readings, two long ones the past that they are
+compared with. Every feature of a sensor that the detector uses is a number of standard
+deviations of a long window, so it does not depend on the sensor's unit.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.errors import InputError, SpecError
+from tollgate.features.spec.description import duration_text
+from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
+from tollgate.features.spec.spec_document import MAX_ENTRIES, largest_number
+from tollgate.features.spec.tile_form import HOPS_US
+from tollgate.features.windows.capacity import NEVER_US, dropped_us
+from tollgate.schema import EVENT_TIME
+
+if TYPE_CHECKING:
+    import polars as pl
+
+I64 = npt.NDArray[np.int64]
+
+MOST_SENSORS = 16  # numbers that an entity can store
+READINGS = "readings"  # the feature that counts them in the last of LONG_WINDOWS
+SHORT_WINDOWS = ("brief", "short")
+LONG_WINDOWS = ("long", "longest")
+
+# Numbers of readings in each window, chosen on half of the Numenta Anomaly Benchmark.
+_SHORT_READINGS = (6, 24)
+_LONG_READINGS = 288
+_DAY_US = 86_400 * 10**6
+_LONGEST_STORED = 1_008  # without a hop: the store holds 1,024 readings of a machine
+# A table that has enough of these cycles has windows of at least their length.
+_LONG_CYCLE_US, _LONG_SHARE = _DAY_US, 10
+# The longest window is the first whose sums the store can hold with a hop.
+_LONGEST, _LONGEST_SHARE = ((4_032, 14 * _DAY_US), (1_728, 6 * _DAY_US)), 4
+_HOP_READINGS = 3  # a window's begin is rounded by at most so many, or 1/24 of it
+_LEAST_US = 10**6  # duration of a window
+_MOST_DECIMALS = 4
+_HEADROOM = 10  # a value may be so many times larger than those of the table
+_ROUNDED = 0.05  # of the standard deviation, that rounding to decimals may change
+_SHRUNK = 0.8  # step by which windows shrink until the store holds their readings
+
+
+class ReadingFeatures(msgspec.Struct, frozen=True):
+    """
+    The proposed features of a product of readings.
+
+    Attributes:
+        text: Content of features.yaml.
+        sensors: Names of the fields.
+        interval_us: Median time between readings of one machine, µs.
+        windows_us: Length of each window of SHORT_WINDOWS and LONG_WINDOWS, µs.
+        hop: Width to which the begins of windows are rounded; `0` for exact windows.
+    """
+
+    text: str
+    sensors: tuple[str, ...]
+    interval_us: int
+    windows_us: tuple[int, int, int, int]
+    hop: str
+
+
+def feature_name(sensor: str, *parts: str) -> str:
+    """Name a feature of a sensor, such as `pressure_long_deviation`."""
+    return "_".join((sensor, *parts))
+
+
+def propose_features(
+    table: pl.DataFrame,
+    *,
+    product: str,
+    machine: str,
+    sensors: Sequence[str],
+) -> ReadingFeatures:
+    """
+    Propose the features that the detector needs, from a table of readings.
+
+    With a hop, windows are as long as the detector works best with. If the store could
+    not hold the sums of so many sensors, there is no hop, and windows are shorter.
+
+    Args:
+        table: Columns `event_time` (Datetime), the machine's ids, and the sensors.
+        product: Name of the product.
+        machine: Column of the machines' ids; its name without `_id` is the entity.
+        sensors: Columns of numbers; null and NaN where there is no value.
+
+    Raises:
+        InputError: A column is missing, no machine has two readings, the sensors are
+            too many, or a sensor needs more decimals than can be stored.
+    """
+    for name in (EVENT_TIME, machine, *sensors):
+        if name not in table.columns:
+            problem = f"column missing; the table has {', '.join(table.columns)}"
+            raise InputError("readings", problem, where=name)
+    if not 1 <= len(sensors) <= MOST_SENSORS:
+        problem = f"{len(sensors)} columns; an entity stores 1 … {MOST_SENSORS} numbers"
+        raise InputError("sensors", problem)
+    code, time_us = _sorted_readings(table, machine)
+    interval_us = _interval_us(code, time_us)
+    span_us = _span_us(code, time_us)
+    fields = [
+        {"name": one, "decimals": _decimals(table[one].to_numpy(), one)}
+        for one in sensors
+    ]
+    brief_us, short_us = (_whole(count * interval_us) for count in _SHORT_READINGS)
+    long_us = max(
+        _LONG_READINGS * interval_us, min(_LONG_CYCLE_US, span_us // _LONG_SHARE)
+    )
+    hops = [hop for hop, us in HOPS_US.items() if us <= _HOP_READINGS * interval_us]
+    hop = hops[-1] if hops else next(iter(HOPS_US))
+    for count, cycle_us in _LONGEST:
+        longest_us = max(count * interval_us, min(cycle_us, span_us // _LONGEST_SHARE))
+        windows_us = brief_us, short_us, _whole(long_us), _whole(longest_us)
+        text = _document(product, machine, fields, windows_us=windows_us, hop=hop)
+        if _is_storable(text):
+            break
+    else:
+        hop = "0"
+        stored_us = _stored_windows(code, time_us, interval_us, shortest_us=short_us)
+        windows_us = brief_us, short_us, *stored_us
+        text = _document(product, machine, fields, windows_us=windows_us, hop=hop)
+    return ReadingFeatures(
+        text=text,
+        sensors=tuple(sensors),
+        interval_us=interval_us,
+        windows_us=windows_us,
+        hop=hop,
+    )
+
+
+def _sorted_readings(table: pl.DataFrame, machine: str) -> tuple[I64, I64]:
+    """Return machine number and time (µs) of each reading, sorted by both; [N] each."""
+    import polars as pl
+
+    for name in (machine, EVENT_TIME):
+        if table[name].null_count():
+            row = int(table[name].is_null().arg_max() or 0) + 1
+            raise InputError("readings", f"is null in row {row}", where=name)
+
+    code = table[machine].cast(pl.String).rank("dense").to_numpy().astype(np.int64)
+    times = table[EVENT_TIME].cast(pl.Datetime("us")).cast(pl.Int64).to_numpy()
+    order = np.lexsort((times, code))
+    return code[order], times[order]
+
+
+def _interval_us(code: I64, time_us: I64) -> int:
+    """Return the median time between readings of one machine, at least 1 ms."""
+    gaps = np.diff(time_us)[code[1:] == code[:-1]]
+    gaps = gaps[gaps > 0]
+    if not len(gaps):
+        raise InputError(
+            "readings", "no machine has readings at two times", where=EVENT_TIME
+        )
+    return max(int(np.median(gaps)), 1_000)
+
+
+def _span_us(code: I64, time_us: I64) -> int:
+    """Return the longest time from the first to the last reading of a machine."""
+    starts = np.flatnonzero(np.append(True, code[1:] != code[:-1]))
+    stops = np.append(starts[1:], len(code)) - 1
+    return int((time_us[stops] - time_us[starts]).max())
+
+
+def _whole(duration_us: float) -> int:
+    """Round a duration to whole seconds, and a long one to whole minutes or hours."""
+    unit_us = _LEAST_US
+    for step_us in (60 * 10**6, 3_600 * 10**6):
+        if duration_us >= 24 * step_us:
+            unit_us = step_us
+    return max(round(duration_us / unit_us), 1) * unit_us
+
+
+def _stored_windows(
+    code: I64, time_us: I64, interval_us: int, *, shortest_us: int
+) -> tuple[int, int]:
+    """Choose long windows so that the store holds all readings in them."""
+    dropped = dropped_us(code, time_us, MAX_ENTRIES)
+    ages_us = (time_us - dropped)[dropped != NEVER_US]
+    within_us = int(ages_us.min(initial=np.iinfo(np.int64).max))
+    scale = 1.0
+    while _whole(scale * _LONGEST_STORED * interval_us) >= within_us:
+        scale *= _SHRUNK
+        if scale * _LONG_READINGS * interval_us <= shortest_us:
+            problem = (
+                f"{MAX_ENTRIES:,} readings of a machine come within "
+                f"{within_us / 1e6:g} s, though the median time between two is "
+                f"{interval_us / 1e6:g} s, and the store holds no more: leave out "
+                "repeated readings, or declare fewer sensors"
+            )
+            raise InputError("readings", problem, where=EVENT_TIME)
+    return (
+        _whole(scale * _LONG_READINGS * interval_us),
+        _whole(scale * _LONGEST_STORED * interval_us),
+    )
+
+
+def _decimals(values: npt.NDArray[np.float64], name: str) -> int:
+    """Choose the decimals of a sensor: as many as its values need and have room for."""
+    known = np.asarray(values, np.float64)
+    known = known[np.isfinite(known)]
+    if not len(known):
+        raise InputError("readings", "has no value", where=name)
+    most = float(np.abs(known).max())
+    for decimals in range(_MOST_DECIMALS + 1):
+        error = float(np.abs(known - np.round(known, decimals)).max())
+        if error <= 1e-9 * max(most, 1.0):
+            break
+    while decimals and most * _HEADROOM > largest_number(decimals):
+        decimals -= 1
+    error = float(np.abs(known - np.round(known, decimals)).max())
+    if error > _ROUNDED * float(known.std()):
+        problem = (
+            f"{decimals} decimals can be stored, which changes a value by {error:.1e}, "
+            f"and its standard deviation is {known.std():.1e}: use a smaller unit"
+        )
+        raise InputError("readings", problem, where=name)
+    return decimals
+
+
+def _is_storable(text: str) -> bool:
+    """Return whether a features.yaml can be served."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / SPEC_FILE
+        path.write_text(text)
+        try:
+            load_spec(path)
+        except SpecError:
+            return False
+    return True
+
+
+def _document(
+    product: str,
+    machine: str,
+    fields: Sequence[dict[str, object]],
+    *,
+    windows_us: Sequence[int],
+    hop: str,
+) -> str:
+    """Write features.yaml."""
+    entity = machine.removesuffix("_id")
+    names = (*SHORT_WINDOWS, *LONG_WINDOWS)
+    times = {
+        name: duration_text(one) for name, one in zip(names, windows_us, strict=True)
+    }
+    lines = [
+        "version: 1",
+        f"product: {product}",
+        "amount: false",
+        f"lateness: {times[SHORT_WINDOWS[-1]]}",
+        "entities:",
+        f"  {entity}: {{key: {machine}, hop: {hop}}}",
+        "fields:",
+    ]
+    lines += [
+        f"  - {{name: {one['name']}, type: number, decimals: {one['decimals']}}}"
+        for one in fields
+    ]
+    lines.append("features:")
+
+    def add(name: str, rule: str) -> str:
+        lines.append(f"  - {{name: {name}, {rule}}}")
+        return name
+
+    def window(name: str, aggregate: str, length: str, sensor: str) -> str:
+        rule = f"entity: {entity}, aggregate: {aggregate}, window: {times[length]}"
+        return add(name, f"{rule}, of: {sensor}")
+
+    count = f"entity: {entity}, aggregate: count, window: {times[LONG_WINDOWS[-1]]}"
+    add(READINGS, count)
+    for sensor in (str(one["name"]) for one in fields):
+        add(sensor, f"field: {sensor}")
+        short = {
+            one: window(feature_name(sensor, one, "mean"), "mean", one, sensor)
+            for one in SHORT_WINDOWS
+        }
+        for long in LONG_WINDOWS:
+            found = {
+                kind: window(feature_name(sensor, long, kind), kind, long, sensor)
+                for kind in ("mean", "std", "min", "max")
+            }
+            gap = feature_name(sensor, long, "gap")
+            add(gap, f"difference: [{sensor}, {found['mean']}]")
+            deviation = feature_name(sensor, long, "deviation")
+            add(deviation, f"ratio: [{gap}, {found['std']}]")
+            for name, mean in short.items():
+                gap = feature_name(sensor, long, name, "gap")
+                add(gap, f"difference: [{mean}, {found['mean']}]")
+                shift = feature_name(sensor, long, name, "shift")
+                add(shift, f"ratio: [{gap}, {found['std']}]")
+    return "\n".join(lines) + "\n"
