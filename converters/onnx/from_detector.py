@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,27 +14,21 @@ from converters.onnx.graph import finish
 from tollgate.detection.detector import MOST_SCORE, Curve, Detector
 from tollgate.schema import FEATURES, PROBABILITIES
 
-_NO_RAMP = (0.0, 0.0, 0.0)  # fills curves with fewer ramps
+# Fills curves with fewer segments: no measure reaches its begin.
+_NO_SEGMENT = (float("inf"), 0.0, 0.0, 0.0)
 
 
 def onnx_from_detector(detector: Detector) -> bytes:
     """
-    Write the graph that computes what `detector_scores` does.
+    Write the graph that computes what `detector_scores` does, in every bit.
 
-    Every operator is monotone in float32: the score never falls when a measure grows.
+    Sums are chains of additions, not reductions: onnxruntime adds the numbers of a
+    reduction in an order that depends on the row's position in the batch.
 
     Returns:
         A serialized graph: `features` float32 [N, F] to `probabilities` float32 [N, 2],
         the second of which is the score; the same detector gives the same bytes.
     """
-    measures = [one for sensor in detector.sensors for one in sensor.measures]
-    shifts = len(measures[0].shifts)
-    curves = [
-        curve
-        for one in measures
-        for curve in (one.record_surprise, *one.shift_surprises)
-    ]
-    weights = np.tile([1.0] + [1.0 / shifts] * shifts, len(measures))
     graph = _Graph()
     constant, add = graph.constant, graph.add
 
@@ -42,44 +37,34 @@ def onnx_from_detector(detector: Detector) -> bytes:
         return add("Gather", [FEATURES, index], name, axis=1)
 
     zero = constant("zero", np.float32(0))
-    own = columns("own", [one.own for one in measures])
-    greatest = columns("greatest", [one.greatest for one in measures])
-    least = columns("least", [one.least for one in measures])
-    is_high = add("GreaterOrEqual", [own, greatest], "is_high")
-    is_low = add("LessOrEqual", [own, least], "is_low")
-    is_extreme = add("Or", [is_high, is_low], "is_extreme")
-    size = add(
-        "Abs", [columns("deviation", [one.deviation for one in measures])], "far"
-    )
-    records = add("Where", [is_extreme, size, zero], "records")
-    moved = columns("moved", [at for one in measures for at in one.shifts])
-    sizes = add("Abs", [moved], "shifts")
-
-    # One column per curve: of each sensor and long window the record, then the shifts.
-    per_window = constant("per_window", np.array([-1, len(measures), shifts], np.int64))
-    one_each = constant("one_each", np.array([-1, len(measures), 1], np.int64))
-    parts = [
-        add("Reshape", [records, one_each], "records_by_window"),
-        add("Reshape", [sizes, per_window], "shifts_by_window"),
-    ]
-    joined = add("Concat", parts, "measures_by_window", axis=2)
-    per_curve = constant("per_curve", np.array([-1, len(curves), 1], np.int64))
-    measured = add("Reshape", [joined, per_curve], "measures")
-    surprise = graph.ramps("surprise", measured, curves, axis=2)
-    weight = constant("weight", weights.astype(np.float32))
-    weighted = add("Mul", [surprise, weight], "weighted")
-    sensors = len(detector.sensors)
-    per_sensor = constant(
-        "per_sensor", np.array([-1, sensors, len(curves) // sensors], np.int64)
-    )
-    grouped = add("Reshape", [weighted, per_sensor], "by_sensor")
-    last = constant("last_axis", np.array([2], np.int64))
-    of_sensors = add("ReduceSum", [grouped, last], "of_sensors", keepdims=0)
-    largest = add("ReduceMax", [of_sensors], "of_machine", axes=[1], keepdims=1)
-    rising = graph.ramps("calibrated", largest, [detector.calibration], axis=1)
-    whole = constant("column", np.array([-1, 1], np.int64))
-    limited = add("Min", [rising, constant("most", MOST_SCORE)], "limited")
-    score = add("Reshape", [limited, whole], "calibrated_score")
+    total = ""
+    for at in range(len(detector.sensors[0].measures)):
+        window = [sensor.measures[at] for sensor in detector.sensors]
+        own = columns(f"own_{at}", [one.own for one in window])
+        greatest = columns(f"greatest_{at}", [one.greatest for one in window])
+        least = columns(f"least_{at}", [one.least for one in window])
+        is_high = add("GreaterOrEqual", [own, greatest], f"is_high_{at}")
+        is_low = add("LessOrEqual", [own, least], f"is_low_{at}")
+        is_extreme = add("Or", [is_high, is_low], f"is_extreme_{at}")
+        far = columns(f"deviation_{at}", [one.deviation for one in window])
+        size = add("Abs", [far], f"distance_{at}")
+        record = add("Where", [is_extreme, size, zero], f"record_{at}")
+        curves = [one.record_surprise for one in window]
+        found = graph.curves(f"record_surprise_{at}", record, curves)
+        total = add("Add", [total, found], f"with_record_{at}") if total else found
+        shifts = len(window[0].shifts)
+        share = constant(f"share_{at}", np.float32(1 / shifts))
+        for nth in range(shifts):
+            name = f"shift_{at}_{nth}"
+            moved = columns(name, [one.shifts[nth] for one in window])
+            size = add("Abs", [moved], f"{name}_size")
+            curves = [one.shift_surprises[nth] for one in window]
+            found = graph.curves(f"{name}_surprise", size, curves)
+            part = add("Mul", [found, share], f"{name}_share")
+            total = add("Add", [total, part], f"with_{name}")
+    largest = add("ReduceMax", [total], "machine_surprise", axes=[1], keepdims=1)
+    rising = graph.curves("calibrated", largest, [detector.calibration])
+    score = add("Min", [rising, constant("most", MOST_SCORE)], "score")
     readings = columns("readings", [detector.readings])
     fewest = constant("fewest", np.float32(detector.fewest_readings))
     is_known = add("GreaterOrEqual", [readings, fewest], "is_known")
@@ -110,22 +95,24 @@ class _Graph:
         self.nodes.append(helper.make_node(kind, inputs, [output], **keys))
         return output
 
-    def ramps(self, name: str, given: str, curves: list[Curve], *, axis: int) -> str:
-        """Sum the ramps of curves, along the last axis of the given tensor."""
-        found = [np.stack(one.ramps(), axis=1) for one in curves]
-        most = max(len(one) for one in found)
+    def curves(self, name: str, given: str, curves: Sequence[Curve]) -> str:
+        """Apply a curve to each column of a tensor [N, C]; return the result's name."""
+        segments = [one.segments().T.tolist() for one in curves]
+        most = max(len(one) for one in segments)
         table = np.array(
-            [[*one.tolist(), *[_NO_RAMP] * (most - len(one))] for one in found],
-            np.float32,
+            [[*one, *[_NO_SEGMENT] * (most - len(one))] for one in segments], np.float32
         )
-        begin, width, slope = (
+        begin, width, value, slope = (
             self.constant(f"{name}_{part}", table[:, :, at])
-            for at, part in enumerate(("begin", "width", "slope"))
+            for at, part in enumerate(("begin", "width", "value", "slope"))
         )
-        floor = self.constant(f"{name}_floor", np.float32(0))
-        past = self.add("Sub", [given, begin], f"{name}_past")
-        risen = self.add("Max", [past, floor], f"{name}_risen")
-        inside = self.add("Min", [risen, width], f"{name}_inside")
+        last = self.constant(f"{name}_axis", np.array([2], np.int64))
+        zero = self.constant(f"{name}_zero", np.float32(0))
+        column = self.add("Unsqueeze", [given, last], f"{name}_column")
+        past = self.add("Sub", [column, begin], f"{name}_past")
+        inside = self.add("Min", [past, width], f"{name}_inside")
         gained = self.add("Mul", [inside, slope], f"{name}_gained")
-        last = self.constant(f"{name}_axis", np.array([axis], np.int64))
-        return self.add("ReduceSum", [gained, last], name, keepdims=0)
+        reached = self.add("Add", [gained, value], f"{name}_reached")
+        begun = self.add("GreaterOrEqual", [column, begin], f"{name}_begun")
+        counted = self.add("Where", [begun, reached, zero], f"{name}_counted")
+        return self.add("ReduceMax", [counted], name, axes=[2], keepdims=0)

@@ -10,8 +10,8 @@ and the mean of those of the shifts; the surprise of a machine is the largest of
 sensors'. One more curve turns it into the score: 1 - the share of training rows with as
 much surprise, the probability of a false alarm at this threshold.
 
-Every curve is a sum of clipped ramps with positive slopes, in float32, so the score
-never falls when a measure grows.
+A curve is the largest of its segments that begin at or before the measure, in float32:
+every operation is monotone, so the score never falls when a measure grows.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ _TAIL = tuple(
     for base in (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.12)
 )
 _ROWS_AT_KNOT = 20  # training rows beyond the last knot, at least
+_FAR = 1e12  # standard deviations, or surprise: products with a slope stay finite
 _LEAST_SHARE = 1e-6
 MOST_SCORE = np.float32(1 - _LEAST_SHARE)  # float32 has 16 numbers between it and 1
 
@@ -61,19 +62,18 @@ class Curve(msgspec.Struct, frozen=True):
     value: tuple[float, ...]
     continues: bool
 
-    def ramps(self) -> tuple[F32, F32, F32]:
+    def segments(self) -> F32:
         """
-        Return begin, width and slope of the ramps whose sum is the curve.
+        Return begin, width, value at the begin, and slope of each segment.
 
-        float32 [K] each; the width of one that continues is the largest float32.
+        float32 [4, K]; one that continues is 1e12 wide.
         """
-        at = np.asarray(self.at, np.float64)
-        width = np.diff(at)
+        width = np.diff(self.at)
         slope = np.diff(self.value) / width
-        begin = at[:-1]
         if self.continues:
-            width = np.append(width[:-1], np.finfo(np.float32).max)
-        return begin.astype(np.float32), width.astype(np.float32), slope.astype("f4")
+            width[-1] = _FAR
+        found = np.stack([self.at[:-1], width, self.value[:-1], slope])
+        return found.astype(np.float32)
 
 
 class Measures(msgspec.Struct, frozen=True):
@@ -260,9 +260,9 @@ def sensor_surprise(table: F32, sensor: Sensor) -> F32:
             deviation=one.deviation,
         )
         total += apply_curve(one.record_surprise, record)
+        share = np.float32(1 / len(one.shifts))
         for column, curve in zip(one.shifts, one.shift_surprises, strict=True):
-            shift = apply_curve(curve, np.abs(table[:, column]))
-            total += shift * np.float32(1 / len(one.shifts))
+            total += apply_curve(curve, np.abs(table[:, column])) * share
     return total
 
 
@@ -275,10 +275,12 @@ def records(table: F32, *, own: int, least: int, greatest: int, deviation: int) 
 
 def apply_curve(curve: Curve, measure: F32) -> F32:
     """Return the values of a curve; float32 [N]."""
-    total = np.zeros(len(measure), np.float32)
-    for begin, width, slope in zip(*curve.ramps(), strict=True):
-        total += np.clip(measure - begin, np.float32(0), width) * slope
-    return total
+    zero = np.float32(0)
+    found = np.zeros(len(measure), np.float32)
+    for begin, width, value, slope in curve.segments().T:
+        reached = np.minimum(measure - begin, width) * slope + value
+        found = np.maximum(found, np.where(measure >= begin, reached, zero))
+    return found
 
 
 def surprise_curve(measure: npt.ArrayLike) -> Curve:

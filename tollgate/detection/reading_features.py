@@ -215,7 +215,7 @@ def _decimals(values: npt.NDArray[np.float64], name: str) -> int:
     most = float(np.abs(known).max())
     for decimals in range(_MOST_DECIMALS + 1):
         error = float(np.abs(known - np.round(known, decimals)).max())
-        if error <= 1e-9 * max(most, 1.0):
+        if error <= 1e-12 * max(most, 1.0):
             break
     while decimals and most * _HEADROOM > largest_number(decimals):
         decimals -= 1
