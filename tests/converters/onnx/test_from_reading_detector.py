@@ -5,7 +5,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from converters.onnx.from_detector import onnx_from_detector
+from converters.onnx.from_reading_detector import onnx_from_detector
 from tests.support.detection.readings import machine_readings
 from tollgate.detection.benchmark import build_features
 from tollgate.detection.detector import detector_scores, train_detector
