@@ -10,8 +10,9 @@ deviations of a long window, so it does not depend on the sensor's unit.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,6 +26,7 @@ from tollgate.features.spec.spec_document import MAX_ENTRIES, largest_number
 from tollgate.features.spec.tile_form import HOPS_US
 from tollgate.features.windows.capacity import NEVER_US, dropped_us
 from tollgate.schema import EVENT_TIME
+from tollgate.templating import yaml_text
 
 if TYPE_CHECKING:
     import polars as pl
@@ -83,6 +85,9 @@ def propose_features(
     product: str,
     machine: str,
     sensors: Sequence[str],
+    ranges: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    aliases: Mapping[str, str] = MappingProxyType({}),
+    origin: str = "",
 ) -> ReadingFeatures:
     """
     Propose the features that the detector needs, from a table of readings.
@@ -95,6 +100,9 @@ def propose_features(
         product: Name of the product.
         machine: Column of the machines' ids; its name without `_id` is the entity.
         sensors: Columns of numbers; null and NaN where there is no value.
+        ranges: Least and greatest valid number of a sensor; none without.
+        aliases: Column -> its name in the file that the table comes from.
+        origin: Name of that file; empty for none.
 
     Raises:
         InputError: A column is missing, no machine has two readings, the sensors are
@@ -110,10 +118,16 @@ def propose_features(
     code, time_us = _sorted_readings(table, machine)
     interval_us = _interval_us(code, time_us)
     span_us = _span_us(code, time_us)
-    fields = [
-        {"name": one, "decimals": _decimals(table[one].to_numpy(), one)}
-        for one in sensors
-    ]
+    head = _Head(
+        product=product,
+        machine=machine,
+        sensors={
+            one: (_decimals(table[one].to_numpy(), one), ranges.get(one))
+            for one in sensors
+        },
+        aliases=aliases,
+        origin=origin,
+    )
     brief_us, short_us = (_whole(count * interval_us) for count in _SHORT_READINGS)
     long_us = max(
         _LONG_READINGS * interval_us, min(_LONG_CYCLE_US, span_us // _LONG_SHARE)
@@ -123,14 +137,14 @@ def propose_features(
     for count, cycle_us in _LONGEST:
         longest_us = max(count * interval_us, min(cycle_us, span_us // _LONGEST_SHARE))
         windows_us = brief_us, short_us, _whole(long_us), _whole(longest_us)
-        text = _document(product, machine, fields, windows_us=windows_us, hop=hop)
+        text = _document(head, windows_us=windows_us, hop=hop)
         if _is_storable(text):
             break
     else:
         hop = "0"
         stored_us = _stored_windows(code, time_us, interval_us, shortest_us=short_us)
         windows_us = brief_us, short_us, *stored_us
-        text = _document(product, machine, fields, windows_us=windows_us, hop=hop)
+        text = _document(head, windows_us=windows_us, hop=hop)
     return ReadingFeatures(
         text=text,
         sensors=tuple(sensors),
@@ -241,34 +255,52 @@ def _is_storable(text: str) -> bool:
     return True
 
 
-def _document(
-    product: str,
-    machine: str,
-    fields: Sequence[dict[str, object]],
-    *,
-    windows_us: Sequence[int],
-    hop: str,
-) -> str:
+class _Head(msgspec.Struct, frozen=True):
+    """What a features.yaml has in front of its features, except for the windows."""
+
+    product: str
+    machine: str
+    sensors: Mapping[str, tuple[int, tuple[float, float] | None]]
+    aliases: Mapping[str, str]
+    origin: str
+
+
+def _document(head: _Head, *, windows_us: Sequence[int], hop: str) -> str:
     """Write features.yaml."""
-    entity = machine.removesuffix("_id")
+    entity = head.machine.removesuffix("_id")
     names = (*SHORT_WINDOWS, *LONG_WINDOWS)
     times = {
         name: duration_text(one) for name, one in zip(names, windows_us, strict=True)
     }
+    made = f"# First written from {head.origin}. " if head.origin else "# "
     lines = [
+        f"{made}All keys: docs/features.md.",
         "version: 1",
-        f"product: {product}",
+        f"product: {head.product}",
         "amount: false",
         f"lateness: {times[SHORT_WINDOWS[-1]]}",
+    ]
+    if head.aliases:
+        lines.append("aliases:")
+        lines += [
+            f"  {ours}: [{yaml_text(theirs)}]" for ours, theirs in head.aliases.items()
+        ]
+    lines += [
         "entities:",
-        f"  {entity}: {{key: {machine}, hop: {hop}}}",
+        f"  {entity}: {{key: {head.machine}, hop: {hop}}}",
         "fields:",
     ]
+    for name, (decimals, limits) in head.sensors.items():
+        inside = f", range: [{limits[0]:g}, {limits[1]:g}]" if limits else ""
+        lines.append(
+            f"  - {{name: {name}, type: number, decimals: {decimals}{inside}}}"
+        )
     lines += [
-        f"  - {{name: {one['name']}, type: number, decimals: {one['decimals']}}}"
-        for one in fields
+        "",
+        "# Of each sensor: means and spread of the newest readings, and how far they",
+        "# are from the past, in standard deviations of long windows.",
+        "features:",
     ]
-    lines.append("features:")
 
     def add(name: str, rule: str) -> str:
         lines.append(f"  - {{name: {name}, {rule}}}")
@@ -280,12 +312,14 @@ def _document(
 
     count = f"entity: {entity}, aggregate: count, window: {times[LONG_WINDOWS[-1]]}"
     add(READINGS, count)
-    for sensor in (str(one["name"]) for one in fields):
+    for sensor in head.sensors:
         add(sensor, f"field: {sensor}")
         short = {
             one: window(feature_name(sensor, one, "mean"), "mean", one, sensor)
             for one in SHORT_WINDOWS
         }
+        steady = SHORT_WINDOWS[-1]
+        window(feature_name(sensor, steady, "std"), "std", steady, sensor)
         for long in LONG_WINDOWS:
             found = {
                 kind: window(feature_name(sensor, long, kind), kind, long, sensor)

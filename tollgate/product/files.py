@@ -172,9 +172,10 @@ def policy_text(plan: Plan, thresholds: Thresholds, *, seen: bool) -> str:
     )
 
 
-def slo_text(product: str) -> str:
-    """Write slo.yaml."""
-    return render("tollgate/product/templates/slo.yaml.j2", {"product": product})
+def slo_text(product: str, *, objective_ms: int = 50) -> str:
+    """Write slo.yaml: the budget of each layer is a share of the objective."""
+    values = {"product": product, "objective_ms": objective_ms}
+    return render("tollgate/product/templates/slo.yaml.j2", values)
 
 
 def _origin(

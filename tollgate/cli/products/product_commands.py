@@ -18,6 +18,7 @@ from tollgate.cli.options import Json, Repository, TrustPickle
 from tollgate.cli.repositories import require_repository
 from tollgate.errors import InputError
 from tollgate.product.choices import MOST_FIELDS, ProductChoices
+from tollgate.product.reading_table import ReadingChoices
 from tollgate.product.thresholds import Rates
 from tollgate.templating import yaml_number
 
@@ -47,6 +48,16 @@ def new(
     label: Annotated[
         str, typer.Option(help="Column with the outcome.", rich_help_panel=_ROLES)
     ] = "",
+    no_label: Annotated[
+        bool,
+        typer.Option(
+            "--no-label",
+            help="The rows are readings of machines, without outcomes: train a "
+            "detector of anomalies, which raises alarms. Needs --time and one "
+            "--entity, the machine; every other column of numbers is a sensor.",
+            rich_help_panel=_ROLES,
+        ),
+    ] = False,
     label_delay: Annotated[
         float,
         typer.Option(
@@ -227,6 +238,34 @@ def new(
         )
     if label_delay and not time_:
         raise InputError("--label-delay", "needs times: name their column with --time")
+    if no_label:
+        unused = {
+            "--label": label,
+            "--label-delay": label_delay,
+            "--positive": positive,
+            "--amount": amount,
+            "--sensitive": sensitive,
+            "--keep": keep,
+            "--model": model,
+            "--cost-missed": cost_missed,
+            "--cost-review": cost_review,
+            "--cost-wrong-decline": cost_wrong_decline,
+        }
+        _new_readings(
+            ReadingChoices(
+                product=name,
+                table=table,
+                machine=_only_entity(entity, time_),
+                time=time_ or "",
+                id=id_,
+                drop=tuple(drop or ()),
+                watch_share=review_rate,
+                alarm_share=decline_rate,
+            ),
+            repository=folder,
+            unused=[option for option, value in unused.items() if value],
+        )
+        return
     model_file = None
     if model is not None:
         order = tuple(one.strip() for one in columns.split(",")) if columns else ()
@@ -286,6 +325,47 @@ def new(
         show=show,
     )
     print_result(plan, made, repository=folder)
+
+
+def _only_entity(entity: list[str] | None, time_: str | None) -> str:
+    """Return the column of the machines; refuse readings without machine or time."""
+    if not time_:
+        raise InputError("--no-label", "readings have times: name their column, --time")
+    if entity is None or len(entity) != 1:
+        problem = "readings are of machines: name the column of their ids, --entity"
+        raise InputError("--no-label", problem)
+    return entity[0]
+
+
+def _new_readings(
+    choices: ReadingChoices, *, repository: Path, unused: Sequence[str]
+) -> None:
+    """Create a product of readings, and print what it does."""
+    from tollgate.product.readings import create_readings
+
+    if unused:
+        problem = f"goes with a label, and not with --no-label: {', '.join(unused)}"
+        raise InputError(unused[0], problem)
+    steps = console.StepPrinter()
+    made = create_readings(
+        choices,
+        repository=repository,
+        report=steps.report,
+        progress_bar=console.progress,
+    )
+    rule, days = made.rule, max(made.machine_days, 1e-9)
+    console.result(
+        f"created {choices.product}: a score of {rule.watch:g} is watched, one of "
+        f"{rule.alarm:g} alarms; {made.alarms} alarms in {made.machine_days:.1f} "
+        f"machine-days that it was not trained on, {made.alarms / days:.2f} a day"
+    )
+    console.out.print(
+        f"serve it: tollgate up --product {choices.product}; judge it, once faults are "
+        f"known: tollgate evaluate READINGS --product {choices.product} "
+        "--faults FILE",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def list_products(repository: Repository = None, as_json: Json = False) -> None:

@@ -1,0 +1,237 @@
+"""A product of readings: made from a plain table, served, and judged by its alarms."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import polars as pl
+import pytest
+
+from tollgate.detection.reading_features import ReadingFeatures
+from tollgate.errors import ArgumentError, InputError
+from tollgate.features.spec.feature_spec import load_spec
+from tollgate.policy import load_policy
+from tollgate.product.reading_table import ReadingChoices, read_readings
+from tollgate.product.readings import (
+    CreatedReadings,
+    chosen_rule,
+    create_readings,
+)
+from tollgate.repository.slo import read_slo
+from tollgate.server.serving.embedded import serve
+from tollgate.simulate.plant import Plant, simulate_plant
+from tollgate_client import Client, InvalidRequest
+
+INTERVAL_S = 300
+
+
+@pytest.fixture(scope="module")
+def plant() -> Plant:
+    """Four machines for eight days, and faults in the second half."""
+    return simulate_plant(machines=4, days=8, interval_s=INTERVAL_S, faults=8, seed=2)
+
+
+@pytest.fixture(scope="module")
+def table(plant: Plant, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The readings as a user has them: other names, a text, a constant."""
+    path = tmp_path_factory.mktemp("readings") / "plant.csv"
+    plant.readings.rename(
+        {"event_time": "measured at", "reading_id": "no"}
+    ).with_columns(site=pl.lit("north"), version=pl.lit(3)).write_csv(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def choices(table: Path) -> ReadingChoices:
+    """Name the columns that the table does not explain itself."""
+    return ReadingChoices(
+        product="plant", table=table, machine="machine", time="measured at", id="no"
+    )
+
+
+def test_sensors_are_the_numbers_that_vary(choices: ReadingChoices) -> None:
+    """Others are left out with a reason; rows are in the order of time."""
+    found = read_readings(choices)
+    assert found.sensors == ("temperature", "pressure", "vibration")
+    assert found.excluded == {
+        "site": "holds texts, such as 'north'",
+        "version": "has the same number in every row",
+    }
+    assert found.aliases == {"event_time": "measured at", "transaction_id": "no"}
+    assert found.frame["event_time"].is_sorted()
+    # 74.1 °C or so is the most, and ten times as much is below 1,000 on both sides.
+    assert found.ranges["temperature"] == (-1000.0, 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"time": "when"}, ArgumentError, "'when' is none of its columns"),
+        ({"machine": "robot"}, ArgumentError, "'robot' is none of its columns"),
+        ({"id": "machine"}, ArgumentError, "'machine' has the same id in two rows"),
+        ({"time": "site"}, ArgumentError, "no row has both"),
+        (
+            {"drop": ("temperature", "pressure", "vibration")},
+            InputError,
+            "no column of numbers is left that could be a sensor",
+        ),
+    ],
+)
+def test_unusable_choices_are_refused(
+    choices: ReadingChoices,
+    changes: dict[str, object],
+    error: type[Exception],
+    words: str,
+) -> None:
+    """With the column, and what is wrong with it."""
+    with pytest.raises(error, match=words):
+        read_readings(msgspec.structs.replace(choices, **changes))
+
+
+def test_more_than_16_sensors_are_refused(tmp_path: Path) -> None:
+    """The line names the columns to choose from."""
+    path = tmp_path / "wide.parquet"
+    numbers = {f"s{number}": [1.0, 2.0] for number in range(17)}
+    pl.DataFrame(
+        {"t": [1_700_000_000, 1_700_000_060], "m": ["a", "a"], **numbers}
+    ).write_parquet(path)
+    choices = ReadingChoices(product="wide", table=path, machine="m", time="t")
+    with pytest.raises(ArgumentError, match=r"17 columns of numbers.* leave out 1 of"):
+        read_readings(choices)
+
+
+@pytest.fixture(scope="module")
+def created(
+    choices: ReadingChoices, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, CreatedReadings]:
+    """Create the product: this trains, converts, serves and compares it."""
+    repository = tmp_path_factory.mktemp("created") / "models"
+    repository.mkdir()
+    made = create_readings(
+        choices, repository=repository, report=lambda step, text: None
+    )
+    return repository, made
+
+
+pytestmark = pytest.mark.slow
+
+
+def test_served_scores_are_the_detectors(
+    created: tuple[Path, CreatedReadings],
+) -> None:
+    """The trial compared them, and online vectors with offline ones."""
+    _, made = created
+    assert made.trial.compared == 128
+    assert made.trial.largest_difference == 0.0
+    assert made.trial.replayed > 1_000
+    # Four machines, the last 30 % of eight days.
+    assert made.machine_days == pytest.approx(4 * 8 * 0.3, rel=0.01)
+
+
+def test_files_say_what_the_product_does(
+    created: tuple[Path, CreatedReadings],
+) -> None:
+    """Own words, a rule for each sensor and side, an objective of 200 ms."""
+    repository, made = created
+    spec = load_spec(repository / "plant_features" / "1" / "features.yaml")
+    policy = load_policy(
+        repository / "plant_decision" / "1" / "policy.yaml",
+        id_names=spec.id_names,
+        feature_names=spec.feature_names,
+        fields=spec.fields,
+    )
+    assert policy.outcomes.words == ("normal", "watch", "alarm")
+    assert policy.hysteresis is not None
+    assert policy.hysteresis.entity == "machine"
+    assert policy.thresholds[0].review == made.rule.watch == 0.99
+    names = {rule.name for rule in policy.rules}
+    for sensor in ("temperature", "pressure", "vibration"):
+        for end in ("high_long", "low_longest", "stuck", "missing"):
+            assert f"{sensor}_{end}" in names
+    assert read_slo(repository, product="plant").latency_objective_ms == 200
+
+
+def test_stuck_missing_and_absurd_sensors_are_named(
+    created: tuple[Path, CreatedReadings], plant: Plant, tmp_path: Path
+) -> None:
+    """A frozen value, no value, one out of range: not scored as if fine."""
+    repository, _ = created
+    served = tmp_path / "models"
+    shutil.copytree(repository, served)
+    first = plant.readings.filter(pl.col("machine") == "M01")[:60]
+    times = first["event_time"].cast(pl.Int64).to_list()
+
+    def reading(at: int, **changes: float) -> dict[str, object]:
+        row = first.row(at, named=True)
+        sensors = {
+            name: changes.get(name, row[name])
+            for name in ("temperature", "pressure", "vibration")
+        }
+        return {
+            "transaction_id": f"r{at}",
+            "machine": "M01",
+            "event_time": times[at],
+            **sensors,
+        }
+
+    rows = [reading(at) for at in range(30)]
+    rows += [reading(at, vibration=2.5) for at in range(30, 56)]
+    rows.append(reading(56, pressure=float("nan")))
+    absurd = reading(57, temperature=5_000.0)
+    with (
+        serve(served, products=("plant",), state=tmp_path / "state") as server,
+        Client(
+            server.grpc_url,
+            product="plant",
+            inputs={
+                "transaction_id": "BYTES",
+                "machine": "BYTES",
+                "event_time": "INT64",
+            },
+            fields=dict.fromkeys(("temperature", "pressure", "vibration"), "FP64"),
+            timeout_s=60.0,
+            store_deadline_ms=10_000,
+        ) as client,
+    ):
+        answers = [
+            client.decide({name: [value] for name, value in row.items()})
+            for row in rows
+        ]
+        with pytest.raises(
+            InvalidRequest, match=r"temperature: 5000\.0: is not within"
+        ):
+            client.decide({name: [value] for name, value in absurd.items()})
+    codes = ["|".join(one.reason_codes[0]) for one in answers]
+    assert [one.decision[0] for one in answers[:29]] == ["normal"] * 29
+    # The value is frozen from reading 30 on, 150 minutes after the first. The window of
+    # 2 h begins at a quarter of an hour: for reading 54, at 270 minutes, at 150.
+    stuck = ["VIBRATION_STUCK" in one for one in codes[:56]]
+    assert stuck == [at >= 54 for at in range(56)]
+    assert answers[55].decision[0] == "watch"
+    assert "PRESSURE_MISSING" in codes[56]
+
+
+def test_a_product_of_this_name_is_not_replaced(
+    created: tuple[Path, CreatedReadings], choices: ReadingChoices
+) -> None:
+    """The first line of work refuses; nothing is written."""
+    repository, _ = created
+    before = sorted(path.name for path in repository.iterdir())
+    with pytest.raises(InputError, match="plant"):
+        create_readings(choices, repository=repository, report=lambda step, text: None)
+    assert sorted(path.name for path in repository.iterdir()) == before
+
+
+def test_shares_become_thresholds(choices: ReadingChoices) -> None:
+    """1 % to watch is 0.99; more alarms than watches contradict each other."""
+    features = ReadingFeatures("", (), 60_000_000, (1, 1, 1, 1), "0")
+    wide = msgspec.structs.replace(choices, watch_share=0.02, alarm_share=0.001)
+    rule = chosen_rule(wide, features)
+    np.testing.assert_allclose((rule.watch, rule.alarm), (0.98, 0.999), rtol=1e-12)
+    with pytest.raises(ArgumentError, match="more than the share to watch"):
+        chosen_rule(msgspec.structs.replace(choices, alarm_share=0.5), features)
+    with pytest.raises(ArgumentError, match="not a share between 0 and 1"):
+        chosen_rule(msgspec.structs.replace(choices, watch_share=1.5), features)

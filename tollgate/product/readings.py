@@ -1,0 +1,423 @@
+"""
+Create a product of readings: features, a detector without labels, alarms, a release.
+
+The detector is trained on the first part of the readings; the rest says how often it
+alarms. No row has an outcome, so nothing is said about what it finds: `tollgate
+evaluate --faults` does, once faults are known.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.detection.alarms import AlarmRule, alarm_onsets
+from tollgate.detection.benchmark import alarm_rule
+from tollgate.detection.detector import (
+    FEWEST_READINGS,
+    Detector,
+    detector_scores,
+    train_detector,
+)
+from tollgate.detection.reading_features import (
+    LONG_WINDOWS,
+    SHORT_WINDOWS,
+    ReadingFeatures,
+    feature_name,
+    propose_features,
+)
+from tollgate.errors import ArgumentError
+from tollgate.features.offline import build
+from tollgate.features.spec.description import duration_text
+from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.history import History, history_of
+from tollgate.pipeline import ProgressBar, no_progress_bar, publish_and_release
+from tollgate.policy import POLICY_FILE
+from tollgate.policy.outcomes import Outcomes
+from tollgate.product.creation import ServingTrial, check_staged, run_serving_trial
+from tollgate.product.files import ASK_FILE, all_texts, ask_text, slo_text, step_names
+from tollgate.product.placement import place, require_free
+from tollgate.product.reading_table import (
+    ReadingChoices,
+    ReadingTable,
+    read_readings,
+)
+from tollgate.product.rows import Rows
+from tollgate.repository.slo import SLO_FILE
+from tollgate.schema import EVENT_TIME
+from tollgate.templating import render
+
+if TYPE_CHECKING:
+    import polars as pl
+
+F32 = npt.NDArray[np.float32]
+Report = Callable[[str, str], None]
+
+OUTCOMES = Outcomes(("normal", "watch", "alarm"))
+_TRAINED_SHARE = 0.7  # of the time; the rest says how often there are alarms
+_CAUSE_SHARE = 0.99  # of readings that are nearer to their mean than a cause
+_MOST_NAMED = 8  # sensors; with more, 63 codes do not name each window
+_STUCK_SHARE = 0.02  # of the readings; a sensor that rests more often is not stuck
+_LATENCY_OBJECTIVE_MS = 200
+_DAY_US = 86_400_000_000
+
+
+class CreatedReadings(msgspec.Struct, frozen=True, eq=False):
+    """
+    A created product of readings.
+
+    Attributes:
+        features: Its features and windows.
+        rule: Its thresholds and hysteresis.
+        alarms: Number of alarms in the readings that it was not trained on.
+        machine_days: Time of these, summed over machines.
+        trial: Decisions on some of them when it was served.
+    """
+
+    features: ReadingFeatures
+    rule: AlarmRule
+    alarms: int
+    machine_days: float
+    trial: ServingTrial
+
+
+def create_readings(
+    choices: ReadingChoices,
+    *,
+    repository: Path,
+    report: Report,
+    progress_bar: ProgressBar = no_progress_bar,
+) -> CreatedReadings:
+    """
+    Create a product and put it into a repository; a failure leaves that unchanged.
+
+    Args:
+        choices: The user's choices.
+        repository: The model repository.
+        report: Called with each finished step, and its result.
+        progress_bar: Shows the progress of a step.
+
+    Raises:
+        InputError: Table, columns or name are unusable.
+        ServerError: The product does not serve.
+    """
+    from tollgate.repository.versions import staging
+
+    require_free(repository, choices.product)
+    table = read_readings(choices)
+    sensors = ", ".join(table.sensors)
+    report("columns classified", f"{len(table.sensors)} sensors: {sensors}")
+    for source, reason in table.excluded.items():
+        report("left out", f"{source}: {reason}")
+    for note in table.notes:
+        report("note", note)
+    with staging(repository) as stage:
+        staged = stage.version / "models"
+        staged.mkdir(parents=True)
+        created = _create(
+            choices, table, staged, report=report, progress_bar=progress_bar
+        )
+        require_free(repository, choices.product)
+        place(staged, repository=repository, product=choices.product)
+    return created
+
+
+def _create(
+    choices: ReadingChoices,
+    table: ReadingTable,
+    staged: Path,
+    *,
+    report: Report,
+    progress_bar: ProgressBar,
+) -> CreatedReadings:
+    """Write, train, publish, check and try the product in a staging folder."""
+    product = choices.product
+    features = propose_features(
+        table.frame,
+        product=product,
+        machine=table.key,
+        sensors=table.sensors,
+        ranges=table.ranges,
+        aliases=table.aliases,
+        origin=choices.table.name,
+    )
+    spec = _write_spec(staged, product, features.text)
+    windows = ", ".join(duration_text(one) for one in features.windows_us)
+    report("windows", f"{windows}; hop {features.hop}")
+    history = history_of(table.frame, spec=spec, source=str(choices.table))
+    vectors = build(spec, history).astype(np.float32)
+    report("features", f"{len(vectors):,} rows of {len(spec.features)}")
+    time_us = history.event_time_us
+    until_us = time_us[0] + _TRAINED_SHARE * (time_us[-1] - time_us[0])
+    trained = time_us <= until_us
+    detector = train_detector(
+        vectors[trained], spec.feature_names, sensors=table.sensors
+    )
+    rule = chosen_rule(choices, features)
+    score = detector_scores(detector, vectors)
+    alarms, days = _held_out_alarms(
+        history, score, table.key, rule=rule, trained=trained
+    )
+    report(
+        "detector",
+        f"trained on {int(trained.sum()):,} readings; {alarms} alarms in "
+        f"{days:.1f} machine-days after them",
+    )
+    _write_texts(
+        staged, spec, table, features=features, rule=rule, vectors=vectors[trained]
+    )
+    release = _publish(staged, choices, detector=detector, sample=vectors[~trained])
+    report("converted, proven, published", f"release {release}")
+    report("checked", "; ".join(check_staged(staged, product)) or "valid")
+    sent = table.frame.with_columns(table.frame[EVENT_TIME].cast(int))
+    rows = Rows(frame=sent, history=history, segments={})
+    with tempfile.TemporaryDirectory(prefix="tollgate-") as state:
+        trial = run_serving_trial(
+            staged,
+            spec=spec,
+            rows=rows,
+            test=np.flatnonzero(~trained),
+            score=score[~trained].astype(np.float64),
+            state=Path(state),
+            progress_bar=progress_bar,
+        )
+    report(
+        "served and decided",
+        f"{trial.compared:,} scores equal to the detector's within "
+        f"{trial.largest_difference:.1e}; {trial.replayed:,} vectors online = offline "
+        "in every bit",
+    )
+    _write_example(staged, spec, sent, row=int(trial.rows[-1]))
+    return CreatedReadings(
+        features=features, rule=rule, alarms=alarms, machine_days=days, trial=trial
+    )
+
+
+def chosen_rule(choices: ReadingChoices, features: ReadingFeatures) -> AlarmRule:
+    """
+    Return the alarm rule: the default one, with the user's shares.
+
+    Raises:
+        ArgumentError: A share is out of range, or more readings may alarm than be
+            watched.
+    """
+    rule = alarm_rule(features.interval_us)
+    shares = {
+        "review_rate": (choices.watch_share, 1 - rule.watch),
+        "decline_rate": (choices.alarm_share, 1 - rule.alarm),
+    }
+    found = {}
+    for name, (share, usual) in shares.items():
+        found[name] = usual if share is None else share
+        if not 0 < found[name] < 1:
+            problem = f"{found[name]:g} is not a share between 0 and 1"
+            raise ArgumentError(name, problem)
+    watch, alarm = found["review_rate"], found["decline_rate"]
+    if alarm > watch:
+        problem = f"{alarm:g} is more than the share to watch, {watch:g}"
+        raise ArgumentError("decline_rate", problem)
+    return msgspec.structs.replace(
+        rule, watch=round(1 - watch, 9), alarm=round(1 - alarm, 9)
+    )
+
+
+def _write_spec(staged: Path, product: str, text: str) -> FeatureSpec:
+    """Write features.yaml into the feature step's first version, and read it."""
+    folder = staged / step_names(product)[0] / "1"
+    folder.mkdir(parents=True)
+    path = folder / SPEC_FILE
+    path.write_text(text, "utf-8")
+    return load_spec(path)
+
+
+def _held_out_alarms(
+    history: History,
+    score: F32,
+    key: str,
+    *,
+    rule: AlarmRule,
+    trained: npt.NDArray[np.bool_],
+) -> tuple[int, float]:
+    """Count the alarms after the trained time, and the machine-days."""
+    alarms, days = 0, 0.0
+    time_us, code = history.event_time_us, history.entity_codes(key)
+    for machine in range(int(code.max()) + 1):
+        rows = np.flatnonzero(code == machine)
+        rows = rows[np.argsort(time_us[rows], kind="stable")]
+        onsets = rows[alarm_onsets(score[rows], time_us[rows], rule)]
+        alarms += int((~trained[onsets]).sum())
+        later = time_us[rows[~trained[rows]]]
+        days += float(np.ptp(later)) / _DAY_US if len(later) else 0.0
+    return alarms, days
+
+
+def _write_texts(
+    staged: Path,
+    spec: FeatureSpec,
+    table: ReadingTable,
+    *,
+    features: ReadingFeatures,
+    rule: AlarmRule,
+    vectors: F32,
+) -> None:
+    """Write configurations, steps, policy.yaml and slo.yaml."""
+    product = spec.product
+    texts = {
+        **all_texts(spec, wide=False, outcomes=OUTCOMES),
+        f"{step_names(product)[2]}/1/{POLICY_FILE}": policy_text(
+            spec, table, features=features, rule=rule, vectors=vectors
+        ),
+        f"{product}/{SLO_FILE}": slo_text(product, objective_ms=_LATENCY_OBJECTIVE_MS),
+    }
+    for name, text in texts.items():
+        path = staged / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+
+
+def policy_text(
+    spec: FeatureSpec,
+    table: ReadingTable,
+    *,
+    features: ReadingFeatures,
+    rule: AlarmRule,
+    vectors: F32,
+) -> str:
+    """
+    Write policy.yaml.
+
+    Args:
+        spec: The product's features.
+        table: Its sensors.
+        features: Its windows.
+        rule: Thresholds and hysteresis.
+        vectors: Training rows, from which the limits of causes follow; [N, F].
+    """
+    readings = spec.feature_names.index("readings")
+    known = vectors[vectors[:, readings] >= FEWEST_READINGS]
+    named = len(table.sensors) <= _MOST_NAMED
+    texts = dict(
+        zip(
+            (*SHORT_WINDOWS, *LONG_WINDOWS),
+            (duration_text(one) for one in features.windows_us),
+            strict=True,
+        )
+    )
+    causes, stuck, missing = [], [], []
+    for sensor in table.sensors:
+        code = sensor.upper()
+        for long in LONG_WINDOWS if named else LONG_WINDOWS[:1]:
+            feature = feature_name(sensor, long, SHORT_WINDOWS[0], "shift")
+            column = np.abs(known[:, spec.feature_names.index(feature)])
+            limit = float(np.quantile(column, _CAUSE_SHARE))
+            if not limit > 0:
+                continue
+            window = texts[long].upper()
+            for word, side, sign, value in (
+                ("high", "above", "ge", limit),
+                ("low", "below", "le", -limit),
+            ):
+                causes.append(
+                    {
+                        "name": f"{sensor}_{word}_{long}",
+                        "feature": feature,
+                        "sign": sign,
+                        "limit": float(f"{value:.4g}"),
+                        "code": f"{code}_{word.upper()}_{window}",
+                        "text": f"{sensor} is far {side} its mean of the last "
+                        f"{texts[long]}.",
+                    }
+                )
+        feature = feature_name(sensor, SHORT_WINDOWS[-1], "std")
+        rests = known[:, spec.feature_names.index(feature)] <= 0
+        if rests.mean() < _STUCK_SHARE:
+            stuck.append(
+                {
+                    "name": f"{sensor}_stuck",
+                    "sensor": sensor,
+                    "feature": feature,
+                    "code": f"{code}_STUCK",
+                    "text": f"{sensor} has not changed for {texts[SHORT_WINDOWS[-1]]}.",
+                }
+            )
+        if named:
+            missing.append(
+                {
+                    "name": f"{sensor}_missing",
+                    "sensor": sensor,
+                    "code": f"{code}_MISSING",
+                    "text": f"{sensor} has no value.",
+                }
+            )
+    (entity,) = spec.entities
+    return render(
+        "tollgate/product/templates/reading_policy.yaml.j2",
+        {
+            "product": spec.product,
+            "entity": entity.name,
+            "key": entity.key,
+            "words": OUTCOMES.words,
+            "codes": OUTCOMES.score_codes,
+            "watch": rule.watch,
+            "alarm": rule.alarm,
+            "of": rule.of,
+            "at_least": rule.at_least,
+            "cool_down": f"{max(rule.cool_down_us // 10**6, 1)}s",
+            "causes": causes,
+            "stuck": stuck,
+            "missing": missing,
+            "fewest": rule.of,
+        },
+    )
+
+
+def _publish(
+    staged: Path, choices: ReadingChoices, *, detector: Detector, sample: F32
+) -> str:
+    """Convert the detector, prove it on the held-out rows, publish and release it."""
+    from converters.conversion import convert_model
+    from converters.purpose import purpose_of
+    from converters.sample import Sample
+    from converters.sources.reading_detector import ReadingDetector
+
+    rows = Sample(
+        rows=sample,
+        names=detector.features,
+        origin="held out",
+        source=str(choices.table),
+    )
+    converted = convert_model(
+        ReadingDetector(detector),
+        origin="the detector",
+        purpose=purpose_of(staged, choices.product),
+        sample=rows,
+    )
+    return publish_and_release(
+        converted,
+        repository=staged,
+        product=choices.product,
+        reason=f"made from {choices.table.name}",
+    ).name
+
+
+def _write_example(
+    staged: Path, spec: FeatureSpec, frame: pl.DataFrame, *, row: int
+) -> None:
+    """Write the script that sends one reading."""
+    from tollgate.features.spec.feature_spec import wire_inputs
+    from tollgate.history.request_columns import wire_fields
+
+    example = ask_text(
+        frame,
+        row=row,
+        product=spec.product,
+        inputs=wire_inputs(spec),
+        fields=wire_fields(spec, frame),
+    )
+    (staged / spec.product / ASK_FILE).write_text(example, "utf-8")
