@@ -20,7 +20,7 @@ from tollgate.policy.conditions import (
     remove_all,
 )
 from tollgate.policy.decision_tables import ConditionTable, Criterion
-from tollgate.policy.hysteresis import code_names, read_hysteresis
+from tollgate.policy.hysteresis import Hysteresis, code_names, read_hysteresis
 from tollgate.policy.policy_definition import (
     ESSENTIAL_MISSING,
     MOST_REASONS,
@@ -75,7 +75,8 @@ def name_codes(document: Document) -> tuple[str, ...]:
     codes = list(dict.fromkeys(declared))
     if len(codes) > _MAX_CODES:
         document.refuse(("rules",), f"{len(codes)} codes, {_MAX_CODES} are allowed")
-    reported = dict.fromkeys([*codes, *code_names(raw), *raw.contributions.values()])
+    own = [] if raw.hysteresis is None else code_names(raw.hysteresis)
+    reported = dict.fromkeys([*codes, *own, *raw.contributions.values()])
     limits = [raw.thresholds, *(one.thresholds for one in raw.segments)]
     severest = document.outcomes.words[2]
     if all(one.get(severest) is None for one in limits):
@@ -456,7 +457,7 @@ class _Compiler:
             ),
             before_model=sum(one.before_model is not None for one in raw.rules),
             outcomes=self._document.outcomes,
-            hysteresis=read_hysteresis(self._document, id_names=id_names),
+            hysteresis=self._hysteresis(id_names),
         )
 
     def _thresholds(self) -> tuple[Thresholds, ...]:
@@ -624,6 +625,12 @@ class _Compiler:
             problem = f"{text!r} is no time such as 10m"
             self._refuse(("idempotency", "window"), problem)
         return found
+
+    def _hysteresis(self, id_names: Sequence[str] | None) -> Hysteresis | None:
+        raw = self._raw.hysteresis
+        if raw is None:
+            return None
+        return read_hysteresis(self._document, raw, id_names=id_names)
 
     def _cuts(self, thresholds: Sequence[Thresholds]) -> tuple[float, ...]:
         cuts = {one.review for one in thresholds}

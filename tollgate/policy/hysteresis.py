@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.policy.policy_document import Document, RawPolicy, duration_s
+from tollgate.policy.policy_document import Document, RawHysteresis, duration_s
 
 I64 = npt.NDArray[np.int64]
 
@@ -332,25 +332,20 @@ def _unpacked(
 # Read the section of the policy.
 
 
-def code_names(raw: RawPolicy) -> tuple[str, ...]:
-    """List the reason codes that hysteresis gives; none without the section."""
-    if raw.hysteresis is None:
-        return ()
-    return tuple(
-        one.name
-        for one in Code
-        if one
-        and (one is not Code.COOLING_DOWN or raw.hysteresis.cool_down is not None)
-    )
+def code_names(raw: RawHysteresis) -> list[str]:
+    """List the reason codes that hysteresis gives."""
+    without = {Code.NONE} if raw.cool_down else {Code.NONE, Code.COOLING_DOWN}
+    return [one.name for one in Code if one not in without]
 
 
 def read_hysteresis(
-    document: Document, *, id_names: Sequence[str] | None
-) -> Hysteresis | None:
+    document: Document, raw: RawHysteresis, *, id_names: Sequence[str] | None
+) -> Hysteresis:
     """
-    Read the section; None without one.
+    Read the section.
 
     Args:
+        raw: The section as written.
         id_names: Inputs that hold ids, the transaction's first; None where they are not
             known: then the entity is not checked.
 
@@ -358,9 +353,6 @@ def read_hysteresis(
         PolicyError: The entity or the rule is unknown, a number is outside of its
             range, or the section has no effect.
     """
-    raw = document.raw.hysteresis
-    if raw is None:
-        return None
 
     def refuse(key: str, problem: str) -> NoReturn:
         document.refuse(("hysteresis", key), problem)
@@ -384,7 +376,7 @@ def read_hysteresis(
             refuse(key, f"{text} is more than {_MOST_S // 86_400}d")
     if raw.at_least == 1 and not any(times.values()):
         refuse("at_least", "changes nothing: 1 is enough, without hold and cool_down")
-    names = code_names(document.raw)
+    names = code_names(raw)
     for at, rule in enumerate(document.raw.rules):
         if rule.code in names:
             place = ("rules", at, "code")
