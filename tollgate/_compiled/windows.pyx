@@ -7,9 +7,9 @@ tollgate/features/assemble.py. This module checks the values, finds the windows'
 sums the windows, and fills the columns of amount, calendar and the aggregates that all
 windows share. Other integers that features need (`DEMANDS`) are returned as they are.
 
-It does not cover `variance`, `slope`, `ewm` and `weight`. `Windows.read` returns None
-for a batch whose values are unusual although their checksums are right (events or tiles
-out of order, times too far apart): then the NumPy code reads the batch.
+It does not cover `ewm` and `weight`. `Windows.read` returns None for a batch whose values
+are unusual although their checksums are right (events or tiles out of order, times too
+far apart, moments of more than 128 bits): then the NumPy code reads the batch.
 """
 
 from cpython.bytes cimport (
@@ -28,13 +28,14 @@ if sys.byteorder != "little":
 
 # Kinds of demands, in the order of their numbers here.
 DEMANDS = (
-    "sum", "known", "min", "max", "last", "time_since_last", "sessions", "distinct"
+    "sum", "known", "min", "max", "last", "time_since_last", "sessions", "distinct",
+    "variance", "slope",
 )
 # Kinds of columns, in the order of their numbers here.
 COLUMNS = ("amount", "weekend", "night", "count", "sum", "mean", "flagged", "share")
 
 cdef enum Kind:
-    SUM, KNOWN, MIN, MAX, LAST, AGE, SESSIONS, DISTINCT
+    SUM, KNOWN, MIN, MAX, LAST, AGE, SESSIONS, DISTINCT, VARIANCE, SLOPE
 
 cdef enum Op:
     OP_AMOUNT, OP_WEEKEND, OP_NIGHT, OP_COUNT, OP_SUM, OP_MEAN, OP_FLAGGED, OP_SHARE
@@ -50,9 +51,113 @@ cdef enum Flag:
     FRAUD = 4
     KNOWN_FRAUD = 7
 
+cdef extern from *:
+    """
+    #include <string.h>
+
+    /* Sums of n values x, of their times t before an origin, and of products of both. */
+    typedef struct {
+        int64_t n;
+        uint64_t x;  /* modulo 2^64, as NumPy adds them */
+        __int128 xx, t, tt, tx;
+        int wide;  /* true if a sum does not fit */
+    } Moments;
+
+    static void moments_plus(Moments *sums, __int128 *sum, __int128 one) {
+        sums->wide |= __builtin_add_overflow(*sum, one, sum);
+    }
+
+    static __int128 moments_product(Moments *sums, __int128 a, __int128 b) {
+        __int128 product;
+        sums->wide |= __builtin_mul_overflow(a, b, &product);
+        return product;
+    }
+
+    static void moments_add(Moments *sums, int64_t x, int64_t t) {
+        sums->n += 1;
+        sums->x += (uint64_t)x;
+        moments_plus(sums, &sums->xx, (__int128)x * x);
+        moments_plus(sums, &sums->t, t);
+        moments_plus(sums, &sums->tt, (__int128)t * t);
+        moments_plus(sums, &sums->tx, (__int128)t * x);
+    }
+
+    static __int128 moments_number(const char *at) {
+        __int128 number;
+        memcpy(&number, at, sizeof(number));
+        return number;
+    }
+
+    static void moments_add_squares(Moments *sums, int64_t n, int64_t x, const char *xx) {
+        sums->n += n;
+        sums->x += (uint64_t)x;
+        moments_plus(sums, &sums->xx, moments_number(xx));
+    }
+
+    /* The sums of a tile count times from 1970. */
+    static void moments_add_times(
+        Moments *sums, int64_t n, int64_t x, const char *t_at, const char *tt_at,
+        const char *tx_at, int64_t origin
+    ) {
+        __int128 t = moments_number(t_at), from = -(__int128)origin;
+        sums->n += n;
+        sums->x += (uint64_t)x;
+        moments_plus(sums, &sums->t, t);
+        moments_plus(sums, &sums->t, moments_product(sums, from, n));
+        moments_plus(sums, &sums->tt, moments_number(tt_at));
+        moments_plus(sums, &sums->tt, moments_product(sums, 2 * from, t));
+        moments_plus(sums, &sums->tt, moments_product(sums, from * from, n));
+        moments_plus(sums, &sums->tx, moments_number(tx_at));
+        moments_plus(sums, &sums->tx, moments_product(sums, from, x));
+    }
+
+    /* n * sum of ab - sum of a * sum of b, exact and then rounded once. */
+    static double moments_rounded(Moments *sums, __int128 ab, __int128 a, __int128 b) {
+        __int128 whole = moments_product(sums, ab, sums->n);
+        __int128 product = moments_product(sums, a, b);
+        sums->wide |= __builtin_sub_overflow(whole, product, &whole);
+        return (double)whole;
+    }
+
+    static double moments_xx(Moments *sums) {
+        return moments_rounded(sums, sums->xx, (int64_t)sums->x, (int64_t)sums->x);
+    }
+
+    static double moments_tt(Moments *sums) {
+        return moments_rounded(sums, sums->tt, sums->t, sums->t);
+    }
+
+    static double moments_tx(Moments *sums) {
+        return moments_rounded(sums, sums->tx, sums->t, (int64_t)sums->x);
+    }
+
+    /* The place of a number among all float64. */
+    static int64_t place_of(double number) {
+        int64_t bits;
+        memcpy(&bits, &number, sizeof(bits));
+        return bits < 0 ? -(bits & INT64_MAX) : bits;
+    }
+    """
+    ctypedef struct Moments:
+        int64_t n
+        bint wide
+    void moments_add(Moments *sums, int64_t x, int64_t t) noexcept nogil
+    void moments_add_squares(
+        Moments *sums, int64_t n, int64_t x, const char *xx
+    ) noexcept nogil
+    void moments_add_times(
+        Moments *sums, int64_t n, int64_t x, const char *t_at, const char *tt_at,
+        const char *tx_at, int64_t origin
+    ) noexcept nogil
+    double moments_xx(Moments *sums) noexcept nogil
+    double moments_tt(Moments *sums) noexcept nogil
+    double moments_tx(Moments *sums) noexcept nogil
+    int64_t place_of(double number) noexcept nogil
+
 cdef int64_t MISSING = INT64_MIN
 cdef int64_t LARGEST = INT64_MAX
 cdef int64_t FAR = 1 << 61  # µs: sums of a few such times fit into 64 bits
+cdef int64_t LARGE = 1 << 41  # NumPy's moments are of values below
 cdef int64_t DAY_US = 86400000000
 cdef int64_t NIGHT_END_US = 7 * 3600000000
 
@@ -154,6 +259,10 @@ cdef struct Demand:
     int window
     int64_t parameter
     int tile_at  # byte of its number in a tile
+    int sum_at  # of moments, those of their other numbers
+    int known_at
+    int times_at
+    int squares_at  # of the times
 
 cdef struct Column:
     int column
@@ -184,6 +293,7 @@ cdef struct Batch:
     int64_t high_us
     bint corrupt
     bint overflow
+    bint wide  # NumPy must compute the moments
 
 cdef struct Row:
     int64_t time_us
@@ -515,6 +625,55 @@ cdef int64_t _nth_newest(
     return row.time_us - _time(value, entity, tile)
 
 
+cdef int64_t _moment(
+    const Row *row,
+    const Value *value,
+    const Entity *entity,
+    const Demand *demand,
+    int64_t begin,
+    bint *wide,
+) noexcept nogil:
+    """Compute n² times the variance of a window, or its slope per µs: their places."""
+    cdef Moments sums
+    cdef int64_t at, one, count, total
+    cdef const char *tile
+    cdef const Entry *entry
+    cdef double spread
+    memset(&sums, 0, sizeof(Moments))
+    for at in range(begin, min(row.end, value.tile_count)):
+        tile = <const char *>_tile(value, entity, at)
+        count, total = _counted(tile + demand.known_at), _number(tile + demand.sum_at)
+        if demand.kind == VARIANCE:
+            moments_add_squares(&sums, count, total, tile + demand.tile_at)
+        else:
+            moments_add_times(
+                &sums,
+                count,
+                total,
+                tile + demand.times_at,
+                tile + demand.squares_at,
+                tile + demand.tile_at,
+                row.time_us,
+            )
+    for at in range(max(begin, value.tile_count), row.end):
+        entry = _entry(value, entity, at)
+        one = _read(entry, demand.column)
+        if one != MISSING:
+            wide[0] |= not -LARGE < one < LARGE
+            moments_add(&sums, one, entry.time_us - row.time_us)
+    if demand.kind == VARIANCE:
+        spread = moments_xx(&sums)
+        wide[0] |= sums.wide
+        return MISSING if sums.n < 2 else place_of(spread)
+    spread = moments_tt(&sums)
+    if spread == 0.0:
+        wide[0] |= sums.wide
+        return MISSING
+    spread = moments_tx(&sums) / spread
+    wide[0] |= sums.wide
+    return place_of(spread)
+
+
 cdef int64_t _compute(
     const Row *row,
     const Value *value,
@@ -524,6 +683,7 @@ cdef int64_t _compute(
     int64_t *table,
     int64_t places,
     uint32_t *bits,
+    bint *wide,
 ) noexcept nogil:
     """Compute one number of one window; set the Degraded bits that it brings."""
     cdef int64_t at, one, total = 0, place
@@ -532,6 +692,8 @@ cdef int64_t _compute(
     cdef const char *tile
     if kind == LAST or kind == AGE:
         return _nth_newest(row, value, entity, demand, begin, bits)
+    if kind == VARIANCE or kind == SLOPE:
+        return _moment(row, value, entity, demand, begin, wide)
     if kind == MIN:
         total = LARGEST
     elif kind == MAX:
@@ -629,7 +791,8 @@ cdef class Windows:
             `longest_us`, `edge_us`, `windows` (pairs of width and rounding, µs, in
             ascending order), and for one with tiles `prefix_bytes`, `record_bytes`,
             `tile_us`, `sum_at`, `flagged_at`.
-        demands: Per entity (kind, column, window, parameter, byte in a tile) each.
+        demands: Per entity (kind, column, window, parameter, bytes in a tile) each: of
+            its number, and of a moment's sum, count, times, and squares of times.
         columns: (column, kind, entity, window, range or None) each.
     """
 
@@ -687,7 +850,11 @@ cdef class Windows:
                     column=column,
                     window=range(self._window_count)[entity.first_window + place],
                     parameter=parameter,
-                    tile_at=tile_at,
+                    tile_at=tile_at[0],
+                    sum_at=tile_at[1],
+                    known_at=tile_at[2],
+                    times_at=tile_at[3],
+                    squares_at=tile_at[4],
                 )
                 number += 1
             entity.last_demand = number
@@ -893,12 +1060,15 @@ cdef class Windows:
                         batch.table,
                         batch.places,
                         &degraded[at],
+                        &batch.wide,
                     )
             for place in range(self._column_count):
                 column = &self._columns[place]
                 features[at, column.column] = _column(
                     column, batch.sums, cents[at], row.time_us
                 )
+        if batch.wide:
+            return -1
         for key in range(batch.keys):
             if not batch.values[key].opened:
                 return -1

@@ -21,7 +21,7 @@ from tollgate.features.assemble import Assembler, common_kind
 from tollgate.features.feature_tables import TableColumns
 from tollgate.features.hook.hook_run import HookGuard
 from tollgate.features.spec.feature_spec import FeatureSpec
-from tollgate.features.spec.tile_form import NEWEST_BYTES, PREFIX_BYTES
+from tollgate.features.spec.tile_form import COUNT_AT, NEWEST_BYTES, PREFIX_BYTES
 from tollgate.features.windows.entity_entries import (
     COLUMN_BYTES,
     ENTRY,
@@ -306,6 +306,9 @@ class Reader:
         return found, beyond_head(entries, rows, places, columns=columns, demands=deep)
 
 
+_MOMENTS = {"variance": "squares", "slope": "time_products"}  # numbers of a tile
+
+
 def _is_deep(demand: Demand) -> bool:
     """Test whether a demand reads more than the newest value."""
     return demand.kind == "last" and demand.parameter > 1
@@ -333,6 +336,7 @@ def _compiled_loop(spec: FeatureSpec) -> Any:
             offsets = {
                 (one.kind.name.lower(), one.column): one.offset for one in tiles.fields
             }
+            offsets["known", -1] = COUNT_AT  # every purchase has an amount
             plan |= {
                 "longest_us": longest_us + entity.rounding_us[-1],
                 "prefix_bytes": PREFIX_BYTES + NEWEST_BYTES * (1 + len(entity.columns)),
@@ -350,7 +354,13 @@ def _compiled_loop(spec: FeatureSpec) -> Any:
                     column := places.get(one.of, -1),
                     one.window,
                     one.parameter,
-                    offsets.get((one.kind, column), 0),
+                    [
+                        offsets.get((number, column), 0)
+                        for number in (
+                            _MOMENTS.get(one.kind, one.kind),
+                            *("sum", "known", "times", "time_squares"),
+                        )
+                    ],
                 )
                 for one in own
             ]

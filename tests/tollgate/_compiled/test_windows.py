@@ -16,6 +16,7 @@ from tests.support.features.random_specs import SPOTS, documents
 from tollgate import compiled
 from tollgate.errors import SpecError
 from tollgate.features.spec.feature_spec import Entity, FeatureSpec, load_spec
+from tollgate.features.spec.tile_form import FieldKind
 from tollgate.features.windows.entity_entries import (
     ENTRY,
     FRAUD,
@@ -43,9 +44,9 @@ BOUNDED = settings(
 HOUR_US = 3_600_000_000
 START_US = 1_600_000_000_000_000
 # With a hop, an entity has these aggregates, and these only without a delay.
-ADDED = ("count", "sum", "mean", "min", "max", "flagged", "share")
+ADDED = ("count", "sum", "mean", "min", "max", "flagged", "share", "std", "slope")
 NEWEST_EVENTS = ("last", "change", "time_since_last")
-IN_NUMPY = ("std", "slope", "ewm")  # the loop leaves products with these to NumPy
+IN_NUMPY = ("ewm",)  # the loop leaves products with these to NumPy
 
 pytestmark = pytest.mark.skipif(compiled.windows is None, reason="no C compiler")
 
@@ -178,12 +179,18 @@ def some_tiles(
     tiles = np.zeros((len(index), form.record_bytes // 4), "<u4")
     tiles[:, 0] = index
     tiles[:, 1] = source.integers(0, 4, len(index))
+    has_moments = any(field.kind >= FieldKind.SQUARES for field in form.fields)
+    numbers = [0, -7, 2**40, *([] if has_moments else [MISSING, -MISSING - 1])]
     for field in form.fields:
         at = field.offset // 4
         tiles[:, at] = source.integers(0, 3, len(index))
-        if field.kind > 2:
-            number = source.choice([0, -7, 2**40, MISSING, -MISSING - 1], len(index))
+        if field.kind > FieldKind.KNOWN:
+            number = source.choice(numbers, len(index))
             tiles[:, at : at + 2] = number.astype("<i8").view("<u4").reshape(-1, 2)
+        if field.kind > FieldKind.SQUARES:
+            tiles[:, at + 2 : at + 4] = np.where(number < 0, 2**32 - 1, 0)[:, None]
+        elif field.kind == FieldKind.SQUARES:  # more than the square of the sums
+            tiles[:, at + 2] = 2**28
     newest = np.zeros(1 + len(entity.columns), NEWEST)
     newest["value"] = source.choice([MISSING, 0, 12], len(newest))
     newest["time_us"] = some_times(source, len(newest))

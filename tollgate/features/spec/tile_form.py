@@ -37,7 +37,8 @@ MOST_HEAD, LEAST_HEAD = 64, 8
 PREFIX_BYTES = 160
 NEWEST_BYTES = 16  # newest folded value of the amount, and of each column
 LABEL_BYTES = 32
-_RECORD_BYTES = 8  # index and count
+COUNT_AT = 4  # byte of a tile's count, after its index
+_RECORD_BYTES = 8
 
 
 class FieldKind(enum.IntEnum):
