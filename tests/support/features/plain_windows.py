@@ -88,7 +88,7 @@ class Entity:
     delay_us: int = 0
     lateness_us: int = DAY_US
     cap: int = 64
-    # A value that has room holds more than `cap` purchases, until the test folds them.
+    # The store decides when purchases are folded, and the test folds as many.
     fills: bool = False
 
     @property

@@ -49,12 +49,20 @@ features:
 """
 
 
+MOMENTS = """\
+  - {name: spread, entity: customer, aggregate: std, window: 7d}
+  - {name: spread_items, entity: customer, aggregate: std, window: 1d, of: items}
+  - {name: trend, entity: customer, aggregate: slope, window: 7d, of: items}
+  - {name: trend_sold, entity: terminal, aggregate: slope, window: 1d}
+"""
+
+
 def busy_spec(
-    folder: Path, *, customer: str = "1h", terminal: str = "1h"
+    folder: Path, *, customer: str = "1h", terminal: str = "1h", more: str = ""
 ) -> FeatureSpec:
-    """Write the features above with two hops, and read them."""
+    """Write the features above with two hops, and others after them, and read them."""
     path = folder / "features.yaml"
-    path.write_text(FEATURES.format(customer=customer, terminal=terminal))
+    path.write_text(FEATURES.format(customer=customer, terminal=terminal) + more)
     return load_spec(path)
 
 

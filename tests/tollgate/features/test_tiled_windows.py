@@ -218,8 +218,9 @@ def load(
         document["entities"][entity.name]["cap"] = entity.cap
     loaded = product_of(document)
     for entity in spec.entities:
+        # Labels that have to be listed let the store fold fewer than fill the head.
         plain = loaded.entities[entity.name]
-        loaded.entities[entity.name] = replace(plain, fills=entity.most_bytes > 0)
+        loaded.entities[entity.name] = replace(plain, fills=True)
     return loaded, spec
 
 

@@ -13,6 +13,7 @@ import redis
 
 from tests.support.store.hot_entities import (
     HOUR_US,
+    MOMENTS,
     START_US,
     busy_history,
     busy_spec,
@@ -34,12 +35,12 @@ OpenStore = Callable[..., RedisStore]
 
 
 @pytest.mark.parametrize(
-    ("hops", "count", "days", "step_us", "batch_rows"),
+    ("hops", "more", "count", "days", "step_us", "batch_rows"),
     [
-        (("1h", "1h"), 1_500, 20, 1, 1),
-        (("15m", "1d"), 3_000, 60, 1, 32),
-        (("1d", "6h"), 6_000, 10, HOUR_US, 1_000),
-        (("0", "1h"), 2_000, 40, 1_000_000_000, 32),
+        (("1h", "1h"), MOMENTS, 1_500, 20, 1, 1),
+        (("15m", "1d"), "", 3_000, 60, 1, 32),
+        (("1d", "6h"), MOMENTS, 6_000, 10, HOUR_US, 1_000),
+        (("0", "1h"), MOMENTS, 2_000, 40, 1_000_000_000, 32),
     ],
 )
 def test_replay_of_busy_ids_equals_offline(
@@ -48,13 +49,14 @@ def test_replay_of_busy_ids_equals_offline(
     open_store: OpenStore,
     redis_client: redis.Redis,
     hops: tuple[str, str],
+    more: str,
     count: int,
     days: int,
     step_us: int,
     batch_rows: int,
 ) -> None:
     """Every feature of every row, no row marked, and no value above its bound."""
-    spec = busy_spec(tmp_path, customer=hops[0], terminal=hops[1])
+    spec = busy_spec(tmp_path, customer=hops[0], terminal=hops[1], more=more)
     history = busy_history(spec, count=count, days=days, step_us=step_us)
     expected = build(spec, history)
     online = OnlineFeatures(spec, open_store(store_url, deadline_s=30.0))
@@ -208,7 +210,7 @@ def test_history_loaded_after_live_purchases_is_complete(
     tmp_path: Path, store_url: str, open_store: OpenStore
 ) -> None:
     """A store that was lost: purchases go on, then the history comes, twice."""
-    spec = busy_spec(tmp_path, customer="1h", terminal="6h")
+    spec = busy_spec(tmp_path, customer="1h", terminal="6h", more=MOMENTS)
     history = busy_history(spec, count=3_000, days=12, step_us=1_000_000)
     store = open_store(store_url, deadline_s=30.0)
     online = OnlineFeatures(spec, store)
@@ -223,7 +225,7 @@ def test_history_loaded_after_live_purchases_is_complete(
         labelled = np.flatnonzero((history.label == 1) & known)
         labelled = labelled[np.argsort(history.label_time_us[labelled], kind="stable")]
         writer.labels(labels_of(spec, history, labelled))
-    names = ("n_1d", "spent", "sold", "least", "largest")
+    names = ("n_1d", "spent", "sold", "least", "largest", "spread", "trend_sold")
     require_same_windows(online, history, np.array_split(later, 50), names=names)
 
 
@@ -295,7 +297,7 @@ def test_history_loaded_in_turns_with_live_purchases_is_complete(
     tmp_path: Path, store_url: str, open_store: OpenStore
 ) -> None:
     """Parts of the history and live purchases take turns; then all is sent again."""
-    spec = busy_spec(tmp_path, customer="1h", terminal="6h")
+    spec = busy_spec(tmp_path, customer="1h", terminal="6h", more=MOMENTS)
     history = busy_history(spec, count=4_000, days=12, step_us=1_000_000)
     store = open_store(store_url, deadline_s=30.0)
     online = OnlineFeatures(spec, store)
@@ -309,6 +311,7 @@ def test_history_loaded_in_turns_with_live_purchases_is_complete(
             online.score([purchases_of(spec, history, rows)], write=[True])
     writer.purchases(purchases_of(spec, history, np.concatenate([old, live])))
     names = ("n_1d", "spent", "mean", "least", "largest", "sold", "items_last")
+    names += ("spread", "spread_items", "trend", "trend_sold")
     require_same_windows(online, history, np.array_split(later, 20), names=names)
 
 
