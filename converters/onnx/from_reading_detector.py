@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 from converters.onnx.graph import finish
-from tollgate.detection.detector import MOST_SCORE, Curve, Detector
+from tollgate.detection.detector import MOST_SCORE, Curve, Detector, Relation
 from tollgate.schema import FEATURES, PROBABILITIES
 
 # Fills curves with fewer segments: no measure reaches its begin.
@@ -51,7 +51,7 @@ def onnx_from_detector(detector: Detector) -> bytes:
         record = add("Where", [is_extreme, size, zero], f"record_{at}")
         curves = [one.record_surprise for one in window]
         found = graph.curves(f"record_surprise_{at}", record, curves)
-        total = add("Add", [total, found], f"with_record_{at}") if total else found
+        total = graph.sum(total, found, name=f"with_record_{at}")
         shifts = len(window[0].shifts)
         share = constant(f"share_{at}", np.float32(1 / shifts))
         for nth in range(shifts):
@@ -61,7 +61,17 @@ def onnx_from_detector(detector: Detector) -> bytes:
             curves = [one.shift_surprises[nth] for one in window]
             found = graph.curves(f"{name}_surprise", size, curves)
             part = add("Mul", [found, share], f"{name}_share")
-            total = add("Add", [total, part], f"with_{name}")
+            total = graph.sum(total, part, name=f"with_{name}")
+    curves = [one.surprise for one in detector.sensors]
+    total = graph.curves("own_surprise", total, curves)
+    relations = [one.relation for one in detector.sensors if one.relation is not None]
+    if relations:
+        explained = np.array([one.explained for one in relations], np.float32)
+        left = constant("unexplained", np.float32(1) - explained)
+        part = add("Mul", [total, left], "own_part")
+        related = _related_surprise(graph, relations, columns=columns)
+        share = constant("explained", explained)
+        total = add("Add", [part, add("Mul", [related, share], "related_part")], "both")
     largest = add("ReduceMax", [total], "machine_surprise", axes=[1], keepdims=1)
     rising = graph.curves("calibrated", largest, [detector.calibration])
     score = add("Min", [rising, constant("most", MOST_SCORE)], "score")
@@ -80,6 +90,34 @@ def onnx_from_detector(detector: Detector) -> bytes:
     )
 
 
+def _related_surprise(
+    graph: _Graph,
+    relations: Sequence[Relation],
+    *,
+    columns: Callable[[str, list[int]], str],
+) -> str:
+    """Write the surprise of each sensor's relation to the others; [N, S]."""
+    total = ""
+    shorts = len(relations[0].residuals)
+    share = graph.constant("residual_share", np.float32(1 / shorts))
+    for nth in range(shorts):
+        residuals = [one.residuals[nth] for one in relations]
+        weights = np.array([one.weights for one in residuals], np.float32)
+        residual = ""
+        for at, column in enumerate(residuals[0].columns):
+            name = f"gap_{nth}_{at}"
+            given = columns(name, [column])
+            weight = graph.constant(f"{name}_weights", weights[:, at])
+            part = graph.add("Mul", [given, weight], f"{name}_part")
+            residual = graph.sum(residual, part, name=f"with_{name}")
+        size = graph.add("Abs", [residual], f"residual_{nth}")
+        curves = [one.surprise for one in residuals]
+        found = graph.curves(f"residual_surprise_{nth}", size, curves)
+        part = graph.add("Mul", [found, share], f"residual_part_{nth}")
+        total = graph.sum(total, part, name=f"with_residual_{nth}")
+    return graph.curves("related", total, [one.surprise for one in relations])
+
+
 class _Graph:
     """Nodes and constants of a graph while it is written."""
 
@@ -94,6 +132,10 @@ class _Graph:
     def add(self, kind: str, inputs: list[str], output: str, **keys: Any) -> str:
         self.nodes.append(helper.make_node(kind, inputs, [output], **keys))
         return output
+
+    def sum(self, total: str, part: str, *, name: str) -> str:
+        """Add a part to a sum; the first part is the sum."""
+        return self.add("Add", [total, part], name) if total else part
 
     def curves(self, name: str, given: str, curves: Sequence[Curve]) -> str:
         """Apply a curve to each column of a tensor [N, C]; return the result's name."""

@@ -1,14 +1,19 @@
 """
 Detect anomalies of readings without labels, from tail probabilities of deviations.
 
+A measure becomes a surprise: -log10 of the share of training rows that have as much.
 For each sensor and each of its long windows there are three measures, in standard
 deviations of the window: how far the means of two short windows are from its mean
 (shifts), and how far the reading is if it is the window's greatest or least (record;
-else 0). Each measure becomes a surprise, -log10 of the share of training rows that have
-as much. The surprise of a sensor is the sum over its long windows of that of the record
-and the mean of those of the shifts; the surprise of a machine is the largest of its
-sensors'. One more curve turns it into the score: 1 - the share of training rows with as
-much surprise, the probability of a false alarm at this threshold.
+else 0). A sensor's own surprise is that of the sum, over its long windows, of the
+surprise of the record and the mean of those of the shifts.
+
+Several sensors of a machine often follow the same load. A linear model of all of them
+predicts each from the others; its residuals, in the means of the short windows, are the
+measures of the sensor's relation. The more of a sensor the others explain, the more its
+relation counts, and the less its own windows. The surprise of a machine is the largest
+of its sensors'. One more curve turns it into the score: 1 - the share of training rows
+with as much surprise, the probability of a false alarm at this threshold.
 
 A curve is the largest of its segments that begin at or before the measure, in float32:
 every operation is monotone, so the score never falls when a measure grows.
@@ -43,6 +48,8 @@ _TAIL = tuple(
     for base in (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.12)
 )
 _ROWS_AT_KNOT = 20  # training rows beyond the last knot, at least
+_TRIMMED = 0.005  # of the rows, at each end of each sensor, when relations are fitted
+_RIDGE = 1e-3  # of a variance: sensors that say the same have finite weights
 _FAR = 1e12  # standard deviations, or surprise: products with a slope stay finite
 _LEAST_SHARE = 1e-6
 MOST_SCORE = np.float32(1 - _LEAST_SHARE)  # float32 has 16 numbers between it and 1
@@ -97,11 +104,52 @@ class Measures(msgspec.Struct, frozen=True):
     shift_surprises: tuple[Curve, ...]
 
 
+class Residual(msgspec.Struct, frozen=True):
+    """
+    The part of a sensor that the others do not explain, in the means of a short window.
+
+    Attributes:
+        columns: Column of the mean's distance from the longest window's mean, for each
+            sensor, in the sensors' units.
+        weights: Their weights; the sum is in standard deviations of the residual.
+        surprise: Curve from the absolute sum to its surprise.
+    """
+
+    columns: tuple[int, ...]
+    weights: tuple[float, ...]
+    surprise: Curve
+
+
+class Relation(msgspec.Struct, frozen=True):
+    """
+    The relation of a sensor to the others.
+
+    Attributes:
+        explained: Share of its variance that the others explain, 0 to 1.
+        residuals: Its residual in each short window.
+        surprise: Curve from the mean of the residuals' surprises to that of both.
+    """
+
+    explained: float
+    residuals: tuple[Residual, ...]
+    surprise: Curve
+
+
 class Sensor(msgspec.Struct, frozen=True):
-    """A number of the readings, and its measures over each long window."""
+    """
+    A number of the readings.
+
+    Attributes:
+        name: Name of the field.
+        measures: Its measures over each long window.
+        surprise: Curve from the sum of their surprises to the sensor's own surprise.
+        relation: Its relation to the other sensors; None if it is the only one.
+    """
 
     name: str
     measures: tuple[Measures, ...]
+    surprise: Curve
+    relation: Relation | None = None
 
 
 class Detector(msgspec.Struct, frozen=True):
@@ -160,25 +208,45 @@ def train_detector(
             f"their machine: {FEWEST_ROWS:,} are needed"
         )
         raise InputError("features", problem)
-    trained = [
-        Sensor(
-            sensor,
-            tuple(
-                _trained_measures(
-                    table,
-                    own=column(sensor),
-                    least=column(feature_name(sensor, window, "min")),
-                    greatest=column(feature_name(sensor, window, "max")),
-                    deviation=column(feature_name(sensor, window, "deviation")),
-                    shifts=tuple(
-                        column(feature_name(sensor, window, short, "shift"))
-                        for short in SHORT_WINDOWS
-                    ),
-                )
-                for window in LONG_WINDOWS
-            ),
+    own = [
+        tuple(
+            _trained_measures(
+                table,
+                own=column(sensor),
+                least=column(feature_name(sensor, window, "min")),
+                greatest=column(feature_name(sensor, window, "max")),
+                deviation=column(feature_name(sensor, window, "deviation")),
+                shifts=tuple(
+                    column(feature_name(sensor, window, short, "shift"))
+                    for short in SHORT_WINDOWS
+                ),
+            )
+            for window in LONG_WINDOWS
         )
         for sensor in sensors
+    ]
+    relations: list[Relation | None] = [None] * len(own)
+    if len(own) > 1:
+        relations = list(
+            _trained_relations(
+                table,
+                [
+                    tuple(
+                        column(feature_name(sensor, LONG_WINDOWS[-1], short, "gap"))
+                        for sensor in sensors
+                    )
+                    for short in SHORT_WINDOWS
+                ],
+            )
+        )
+    trained = [
+        Sensor(
+            name=sensor,
+            measures=measures,
+            surprise=surprise_curve(_sum_of_surprises(table, measures)),
+            relation=relation,
+        )
+        for sensor, measures, relation in zip(sensors, own, relations, strict=True)
     ]
     if not trained:
         raise InputError("sensors", "names no sensor")
@@ -242,6 +310,59 @@ def _trained_measures(
     )
 
 
+def _trained_relations(table: F32, gaps: Sequence[tuple[int, ...]]) -> list[Relation]:
+    """
+    Fit the relation of each of two or more sensors to the others.
+
+    Args:
+        table: The training rows.
+        gaps: Columns of the sensors in each short window.
+    """
+    residuals: list[list[Residual]] = [[] for _ in gaps[0]]
+    explained = np.zeros(len(gaps[0]))
+    for columns in gaps:
+        weights, share = _residual_weights(np.asarray(table[:, columns], np.float64))
+        explained += share / len(gaps)
+        for found, row in zip(residuals, weights.tolist(), strict=True):
+            empty = Curve((0.0, 1.0), (0.0, 0.0), continues=False)
+            one = Residual(columns=columns, weights=tuple(row), surprise=empty)
+            curve = surprise_curve(residual_sizes(table, one))
+            found.append(msgspec.structs.replace(one, surprise=curve))
+    return [
+        Relation(
+            explained=float(share),
+            residuals=tuple(found),
+            surprise=surprise_curve(_mean_of_surprises(table, found)),
+        )
+        for share, found in zip(explained, residuals, strict=True)
+    ]
+
+
+def _residual_weights(values: F64) -> tuple[F64, F64]:
+    """
+    Fit a linear model of each column by the others, from rows without extremes.
+
+    Args:
+        values: [N, S].
+
+    Returns:
+        Weights of the residuals, [S, S], in the standard deviations of these; the share
+        of each column's variance that the others explain, [S].
+    """
+    low, high = np.quantile(values, (_TRIMMED, 1 - _TRIMMED), axis=0)
+    inside = values[((values >= low) & (values <= high)).all(axis=1)]
+    spread = inside.std(axis=0) if len(inside) > 1 else np.zeros(values.shape[1])
+    changes = spread > 0
+    scale = np.where(changes, spread, np.inf)
+    standard = (inside - inside.mean(axis=0)) / scale
+    covariance = standard.T @ standard / max(len(inside), 1)
+    covariance[~changes, ~changes] = 1.0
+    precision = np.linalg.inv(covariance + _RIDGE * np.eye(len(spread)))
+    own = np.diag(precision)
+    explained = np.where(changes, np.clip(1 - 1 / own, 0, 1), 0)
+    return precision / np.sqrt(own)[:, None] / scale, explained
+
+
 def machine_surprise(table: F32, sensors: Sequence[Sensor]) -> F32:
     """Return the largest surprise of the sensors of each row; float32 [N]."""
     largest: F32 = np.maximum.reduce([sensor_surprise(table, one) for one in sensors])
@@ -250,8 +371,20 @@ def machine_surprise(table: F32, sensors: Sequence[Sensor]) -> F32:
 
 def sensor_surprise(table: F32, sensor: Sensor) -> F32:
     """Return the surprise of one sensor in each row; float32 [N]."""
+    own = apply_curve(sensor.surprise, _sum_of_surprises(table, sensor.measures))
+    if sensor.relation is None:
+        return own
+    found = _mean_of_surprises(table, sensor.relation.residuals)
+    related = apply_curve(sensor.relation.surprise, found)
+    share = np.float32(sensor.relation.explained)
+    total: F32 = own * (np.float32(1) - share) + related * share
+    return total
+
+
+def _sum_of_surprises(table: F32, measures: Sequence[Measures]) -> F32:
+    """Sum the surprises of a sensor over its long windows; float32 [N]."""
     total = np.zeros(len(table), np.float32)
-    for one in sensor.measures:
+    for one in measures:
         record = records(
             table,
             own=one.own,
@@ -264,6 +397,23 @@ def sensor_surprise(table: F32, sensor: Sensor) -> F32:
         for column, curve in zip(one.shifts, one.shift_surprises, strict=True):
             total += apply_curve(curve, np.abs(table[:, column])) * share
     return total
+
+
+def _mean_of_surprises(table: F32, residuals: Sequence[Residual]) -> F32:
+    """Return the mean surprise of a sensor's residuals; float32 [N]."""
+    total = np.zeros(len(table), np.float32)
+    share = np.float32(1 / len(residuals))
+    for one in residuals:
+        total += apply_curve(one.surprise, residual_sizes(table, one)) * share
+    return total
+
+
+def residual_sizes(table: F32, residual: Residual) -> F32:
+    """Return the absolute residual of each row, in standard deviations; float32 [N]."""
+    total = np.zeros(len(table), np.float32)
+    for column, weight in zip(residual.columns, residual.weights, strict=True):
+        total += table[:, column] * np.float32(weight)
+    return np.abs(total)
 
 
 def records(table: F32, *, own: int, least: int, greatest: int, deviation: int) -> F32:

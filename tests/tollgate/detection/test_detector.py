@@ -34,9 +34,10 @@ def names():
         for window in LONG_WINDOWS:
             found += [feature_name(sensor, window, one) for one in ("min", "max")]
             found.append(feature_name(sensor, window, "deviation"))
-            found += [
-                feature_name(sensor, window, one, "shift") for one in SHORT_WINDOWS
-            ]
+            for one in SHORT_WINDOWS:
+                found += [
+                    feature_name(sensor, window, one, k) for k in ("gap", "shift")
+                ]
     return tuple(found)
 
 
@@ -102,9 +103,9 @@ def test_a_score_never_falls_when_a_measure_grows(detector):
 
 
 def test_scores_stay_below_one(detector):
-    """The largest float32 in every column included."""
-    table = np.full((3, len(names())), np.finfo(np.float32).max)
-    table[1] = 1e30
+    """Also far beyond the largest number that a field may have, 1e12."""
+    table = np.full((3, len(names())), 1e30, np.float32)
+    table[1] = 1e12
     score = detector_scores(detector, table)
     assert score.max() == MOST_SCORE < 1
 
@@ -117,6 +118,36 @@ def test_one_sensor_is_enough(detector):
     table[1, at] = 50
     quiet, loud = detector_scores(detector, table)
     assert quiet < 0.99 < loud
+
+
+def test_a_sensor_that_leaves_its_relation_is_found():
+    """
+    One follows the other; a step that both make is usual, and one that only one makes
+    is not, though it is no larger than they have been.
+    """
+    table = vectors()
+    at = {name: place for place, name in enumerate(names())}
+    gaps = {
+        sensor: [
+            at[feature_name(sensor, "longest", one, "gap")] for one in SHORT_WINDOWS
+        ]
+        for sensor in SENSORS
+    }
+    table[:, gaps["noise"]] = (
+        10 * table[:, gaps["heat"]] + 0.5 * table[:, gaps["noise"]]
+    )
+    detector = train_detector(table, names(), sensors=SENSORS)
+    for sensor in detector.sensors:
+        assert sensor.relation is not None
+        assert sensor.relation.explained == pytest.approx(100 / 100.25, abs=0.01)
+    row = np.zeros((2, len(names())), np.float32)
+    row[:, at[READINGS]] = 1_000
+    row[:, gaps["heat"]] = 1.5
+    row[0, gaps["noise"]] = 15
+    row[1, gaps["noise"]] = -15
+    together, apart = detector_scores(detector, row)
+    assert together < 0.9
+    assert apart > 0.999
 
 
 def test_a_reading_within_its_windows_range_is_no_record(detector):
