@@ -18,6 +18,7 @@ import numpy.typing as npt
 from tollgate.detection.alarms import AlarmRule, alarm_onsets
 from tollgate.detection.detection_quality import (
     LabelledSeries,
+    Onsets,
     Quality,
     Scores,
     judge_alarms,
@@ -52,8 +53,8 @@ class Comparison(msgspec.Struct, frozen=True):
     Attributes:
         detector: Its name.
         quality: With its own threshold; None without one.
-        at_recall: With the highest threshold at which it detects as many windows as the
-            first of the comparison does with its own; None if it never does.
+        at_recall: With the highest threshold at which it reaches the recall of the
+            comparison; None if it never does.
     """
 
     detector: str
@@ -169,9 +170,10 @@ def compare_detectors(
     scores: Sequence[F32],
     *,
     rules: Sequence[AlarmRule],
+    recall: float | None = None,
 ) -> list[Comparison]:
     """
-    Compare the detector's alarms with those of its rivals at the same recall.
+    Compare the detector's alarms with those of its rivals at one recall.
 
     The 3-sigma rule begins an alarm with each run of readings above its threshold. The
     other rivals get the detector's hysteresis.
@@ -180,6 +182,7 @@ def compare_detectors(
         series: The series.
         scores: The detector's scores of the readings of each; [N] each.
         rules: The alarm rule of each series.
+        recall: Share of windows to compare at; None for that of the detector's rule.
 
     Returns:
         The detector, the 3-sigma rule, the same with hysteresis, the windowed Gaussian
@@ -206,7 +209,7 @@ def compare_detectors(
         ],
     )
     distances = [three_sigma(one.values) for one in series]
-    rivals = [
+    rivals: list[tuple[str, list[F64], Onsets, float | None]] = [
         ("3-sigma rule", distances, runs, _SIGMA),
         ("3-sigma, hysteresis", distances, hysteresis, _SIGMA),
         (
@@ -222,19 +225,22 @@ def compare_detectors(
             None,
         ),
     ]
-    found = [Comparison("detector", own, own)]
+    wanted = own.recall if recall is None else recall
+
+    def at_recall(score: Sequence[Scores], onsets: Onsets) -> Quality | None:
+        # One that never detects as many windows is reported without a figure.
+        try:
+            return quality_at_recall(series, score, recall=wanted, onsets=onsets)
+        except InputError:
+            return None
+
+    same = own if recall is None else at_recall(scores, hysteresis)
+    found = [Comparison("detector", own, same)]
     for name, score, onsets, threshold in rivals:
-        quality = at_recall = None
+        quality = None
         if threshold is not None:
             quality = judge_alarms(
                 series, [onsets(at, one, threshold) for at, one in enumerate(score)]
             )
-        # One that never detects as many windows is reported without a figure.
-        try:
-            at_recall = quality_at_recall(
-                series, score, recall=own.recall, onsets=onsets
-            )
-        except InputError:
-            at_recall = None
-        found.append(Comparison(name, quality, at_recall))
+        found.append(Comparison(name, quality, at_recall(score, onsets)))
     return found

@@ -20,7 +20,9 @@ from tollgate.errors import InputError
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
+# Scores of a series' readings, and the onsets of its alarms by number and threshold.
 Scores = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+Onsets = Callable[[int, Scores, float], I64]
 
 _DAY_US = 86_400 * 10**6
 _THRESHOLDS = 400  # that are tried, from the highest score on
@@ -107,7 +109,7 @@ def quality_at_recall(
     scores: Sequence[Scores],
     *,
     recall: float,
-    onsets: Callable[[int, Scores, float], I64],
+    onsets: Onsets,
 ) -> Quality:
     """
     Judge a detector at the highest threshold with which it detects enough windows.
