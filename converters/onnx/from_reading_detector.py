@@ -11,7 +11,13 @@ import onnx
 from onnx import helper, numpy_helper
 
 from converters.onnx.graph import finish
-from tollgate.detection.detector import MOST_SCORE, Curve, Detector, Relation
+from tollgate.detection.detector import (
+    MOST_GAP,
+    MOST_SCORE,
+    Curve,
+    Detector,
+    Relation,
+)
 from tollgate.schema import FEATURES, PROBABILITIES
 
 # Fills curves with fewer segments: no measure reaches its begin.
@@ -106,7 +112,7 @@ def _related_surprise(
         residual = ""
         for at, column in enumerate(residuals[0].columns):
             name = f"gap_{nth}_{at}"
-            given = columns(name, [column])
+            given = graph.limited(name, columns(f"{name}_whole", [column]))
             weight = graph.constant(f"{name}_weights", weights[:, at])
             part = graph.add("Mul", [given, weight], f"{name}_part")
             residual = graph.sum(residual, part, name=f"with_{name}")
@@ -128,6 +134,11 @@ class _Graph:
     def constant(self, name: str, value: npt.ArrayLike) -> str:
         self.constants.append(numpy_helper.from_array(np.asarray(value), name))
         return name
+
+    def limited(self, name: str, given: str) -> str:
+        least = self.constant(f"{name}_least", -MOST_GAP)
+        most = self.constant(f"{name}_most", MOST_GAP)
+        return self.add("Clip", [given, least, most], name)
 
     def add(self, kind: str, inputs: list[str], output: str, **keys: Any) -> str:
         self.nodes.append(helper.make_node(kind, inputs, [output], **keys))

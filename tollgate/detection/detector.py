@@ -52,6 +52,7 @@ _TRIMMED = 0.005  # of the rows, at each end of each sensor, when relations are 
 _RIDGE = 1e-3  # of a variance: sensors that say the same have finite weights
 _FAR = 1e12  # standard deviations, or surprise: products with a slope stay finite
 _LEAST_SHARE = 1e-6
+MOST_GAP = np.float32(1e30)  # in a residual, so that no sum of gaps is infinite
 MOST_SCORE = np.float32(1 - _LEAST_SHARE)  # float32 has 16 numbers between it and 1
 
 
@@ -412,7 +413,8 @@ def residual_sizes(table: F32, residual: Residual) -> F32:
     """Return the absolute residual of each row, in standard deviations; float32 [N]."""
     total = np.zeros(len(table), np.float32)
     for column, weight in zip(residual.columns, residual.weights, strict=True):
-        total += table[:, column] * np.float32(weight)
+        limited = np.clip(table[:, column], -MOST_GAP, MOST_GAP)
+        total += limited * np.float32(weight)
     return np.abs(total)
 
 

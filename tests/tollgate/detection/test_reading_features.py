@@ -159,10 +159,10 @@ def test_windows_without_a_hop_hold_fewer_readings_than_the_store():
 
 
 def test_sixteen_sensors_have_features():
-    """As many as an entity stores; each has 23, and the readings are counted once."""
+    """As many as an entity stores; each has 24, and the readings are counted once."""
     table = machine_readings(rows=700, sensors=16, machines=1)
     spec = load_features(propose(table, sensors=16))
-    assert len(spec.features) == 1 + 16 * 23
+    assert len(spec.features) == 1 + 16 * 24
 
 
 def test_decimals_are_those_of_the_values():
