@@ -17,7 +17,6 @@ from tollgate.engine.hysteresis_stage import decide_in_sequence
 from tollgate.errors import ArgumentError, InputError
 from tollgate.policy import Policy, PolicyDecisions, RowFacts, without_model
 from tollgate.policy.conditions import Variable
-from tollgate.policy.outcomes import Outcomes
 from tollgate.schema import (
     MISSING,
     TRANSACTION,
@@ -25,6 +24,7 @@ from tollgate.schema import (
     Decision,
     Degraded,
     FieldForm,
+    Outcomes,
     float_places,
     hash_words,
 )

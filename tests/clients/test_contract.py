@@ -6,7 +6,7 @@ import tollgate
 import tollgate_client
 from clients.client import Client
 from tollgate import schema
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES
+from tollgate.schema import DEFAULT_OUTCOMES
 from tollgate_client import contract
 
 SAME = sorted(

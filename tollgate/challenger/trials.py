@@ -16,7 +16,6 @@ import msgspec
 from tollgate.audit.worker.sequence_ranges import SequenceNumbers, Span
 from tollgate.challenger.decision_counts import Groups
 from tollgate.errors import InputError, os_errors
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.releases.release_file import Release
 from tollgate.repository.releases.release_history import (
@@ -24,6 +23,7 @@ from tollgate.repository.releases.release_history import (
     last_change,
     read_history,
 )
+from tollgate.schema import DEFAULT_OUTCOMES
 
 Mode = Literal["shadow", "canary", "watch"]
 MODES: tuple[Mode, ...] = ("shadow", "canary", "watch")

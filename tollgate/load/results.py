@@ -13,8 +13,7 @@ from tritonclient.grpc import service_pb2
 
 from tollgate.errors import InputError
 from tollgate.load.arrivals import F64
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES
-from tollgate.schema import Degraded
+from tollgate.schema import DEFAULT_OUTCOMES, Degraded
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 ANSWERED = "answered"

@@ -21,8 +21,7 @@ from tollgate.audit.worker.label_journal import REVISION
 from tollgate.audit.worker.pseudonyms import TRANSACTION
 from tollgate.challenger.intervals import Interval, share
 from tollgate.features.spec.spec_document import LABEL, LABEL_TIME
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
-from tollgate.schema import Decision
+from tollgate.schema import DEFAULT_OUTCOMES, Decision, Outcomes
 
 I64 = npt.NDArray[np.int64]
 

@@ -10,7 +10,7 @@ import numpy as np
 from tollgate.monitor.drift import ColumnResult, DriftLimits, judge
 from tollgate.monitor.tallies import ColumnCounts, DecisionMix, MonitoredRows
 from tollgate.monitor.training_baseline import Reference
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
+from tollgate.schema import DEFAULT_OUTCOMES, Outcomes
 
 DAY_US = 86_400_000_000
 # The journal worker writes a decision to disk within 30 s. A day is judged this long

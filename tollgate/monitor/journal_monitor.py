@@ -59,8 +59,7 @@ from tollgate.monitor.decision_windows import ReleaseWindows
 from tollgate.monitor.drift import DriftLimits
 from tollgate.monitor.tallies import CLUSTERS, MonitoredRows
 from tollgate.monitor.training_baseline import Reference, reference_of
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
-from tollgate.schema import Degraded
+from tollgate.schema import DEFAULT_OUTCOMES, Degraded, Outcomes
 
 # Follow the chain of a journal as it grows, without storing links already handled.
 

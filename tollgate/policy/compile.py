@@ -23,6 +23,7 @@ from tollgate.policy.decision_tables import ConditionTable, Criterion
 from tollgate.policy.hysteresis import Hysteresis, code_names, read_hysteresis
 from tollgate.policy.policy_definition import (
     ESSENTIAL_MISSING,
+    MODEL_UNAVAILABLE,
     MOST_REASONS,
     OTHER,
     Levels,
@@ -33,7 +34,6 @@ from tollgate.policy.policy_definition import (
     Rule,
     Score,
     Thresholds,
-    own_codes,
 )
 from tollgate.policy.policy_document import (
     POLICY_VERSION,
@@ -46,7 +46,13 @@ from tollgate.policy.policy_document import (
     duration_s,
     read_document,
 )
-from tollgate.schema import REASON_SEPARATOR, Decision, Degraded, FieldForm
+from tollgate.schema import (
+    REASON_SEPARATOR,
+    Decision,
+    Degraded,
+    FieldForm,
+    Outcomes,
+)
 
 # List the reason codes that a decision may have, in order, with their texts.
 
@@ -55,6 +61,12 @@ from tollgate.schema import REASON_SEPARATOR, Decision, Degraded, FieldForm
 # does.
 _BUILT_IN = {ESSENTIAL_MISSING: "Data this decision needs is missing or too old."}
 _MAX_CODES = 63  # codes are bits of one integer
+
+
+def own_codes(outcomes: Outcomes) -> tuple[str, ...]:
+    """List the codes that a decision gives with any policy of these outcomes."""
+    review, decline = outcomes.score_codes
+    return MODEL_UNAVAILABLE, decline, review, ESSENTIAL_MISSING
 
 
 def name_codes(document: Document) -> tuple[str, ...]:

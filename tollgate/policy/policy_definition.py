@@ -10,20 +10,13 @@ import numpy.typing as npt
 
 from tollgate.policy.decision_tables import ConditionTable
 from tollgate.policy.hysteresis import Hysteresis
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
-from tollgate.schema import Decision
+from tollgate.schema import DEFAULT_OUTCOMES, Decision, Outcomes
 
 OTHER = "other"  # the segment of rows in no other segment
 MODEL_UNAVAILABLE = "MODEL_UNAVAILABLE"
 ESSENTIAL_MISSING = "ESSENTIAL_MISSING"
 # The first codes of every policy are those of `own_codes`, in this order.
 UNAVAILABLE_AT, DECLINED_AT, REVIEWED_AT = 0, 1, 2
-
-
-def own_codes(outcomes: Outcomes) -> tuple[str, ...]:
-    """List the codes that a decision gives with any policy of these outcomes."""
-    review, decline = outcomes.score_codes
-    return MODEL_UNAVAILABLE, decline, review, ESSENTIAL_MISSING
 
 
 class Score(msgspec.Struct, frozen=True):

@@ -15,8 +15,7 @@ import msgspec
 import yaml
 
 from tollgate.errors import PolicyError
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes, outcomes_problem
-from tollgate.schema import Decision
+from tollgate.schema import DEFAULT_OUTCOMES, Decision, Outcomes, outcomes_problem
 
 Place = tuple[str | int, ...]  # keys and positions, from the top of the file
 

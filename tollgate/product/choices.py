@@ -6,8 +6,8 @@ from pathlib import Path
 
 import msgspec
 
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
 from tollgate.product.thresholds import Goal, Rates
+from tollgate.schema import DEFAULT_OUTCOMES, Outcomes
 
 MOST_FIELDS = 256  # each field is a separate tensor in every request
 

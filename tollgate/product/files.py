@@ -24,7 +24,6 @@ from tollgate.features.spec.feature_spec import (
 from tollgate.features.spec.spec_document import duration_us, largest_number
 from tollgate.features.spec.tile_form import AUTO
 from tollgate.policy import POLICY_FILE
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
 from tollgate.product.plan import Field, Plan
 from tollgate.product.rows import Rows, rows_of
 from tollgate.product.splitting import split
@@ -38,8 +37,10 @@ from tollgate.repository.slo import SLO_FILE
 from tollgate.schema import (
     AMOUNT,
     ANSWER_TYPES,
+    DEFAULT_OUTCOMES,
     EVENT_TIME,
     MAX_BATCH_ROWS,
+    Outcomes,
     context_dtype,
 )
 from tollgate.templating import WIDTH, render, yaml_list

@@ -39,7 +39,6 @@ from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spe
 from tollgate.history import History, history_of
 from tollgate.pipeline import ProgressBar, no_progress_bar, publish_and_release
 from tollgate.policy import POLICY_FILE
-from tollgate.policy.outcomes import Outcomes
 from tollgate.product.creation import ServingTrial, check_staged, run_serving_trial
 from tollgate.product.files import ASK_FILE, all_texts, ask_text, slo_text, step_names
 from tollgate.product.placement import place, require_free
@@ -50,7 +49,7 @@ from tollgate.product.reading_table import (
 )
 from tollgate.product.rows import Rows
 from tollgate.repository.slo import SLO_FILE
-from tollgate.schema import EVENT_TIME
+from tollgate.schema import EVENT_TIME, Outcomes
 from tollgate.templating import render
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from tollgate.engine.hysteresis_stage import (
     count_kinds,
 )
 from tollgate.policy.decide import PolicyDecisions
-from tollgate.policy.outcomes import Outcomes
-from tollgate.schema import Degraded, context_dtype
+from tollgate.schema import Degraded, Outcomes, context_dtype
 from tollgate.steps.metric_buffer import (
     PAUSE_S,
     Labels,

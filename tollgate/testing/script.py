@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from tollgate.errors import InputError
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES
+from tollgate.schema import DEFAULT_OUTCOMES
 
 
 class Answer(msgspec.Struct, frozen=True):

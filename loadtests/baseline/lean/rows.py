@@ -12,9 +12,9 @@ from loadtests.baseline.service import Answers, BadRows
 from tollgate.engine.row_batches import fingerprints
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.policy.decide import PolicyDecisions
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES
 from tollgate.schema import (
     CONTEXT_VERSION,
+    DEFAULT_OUTCOMES,
     MAX_ID_BYTES,
     REASON_SEPARATOR,
     TRANSACTION_ID,

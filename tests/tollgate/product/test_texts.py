@@ -18,7 +18,6 @@ import yaml
 from tollgate.features.spec.feature_spec import load_spec, wire_inputs
 from tollgate.history.request_columns import wire_fields
 from tollgate.policy import load_policy
-from tollgate.policy.outcomes import Outcomes
 from tollgate.product.choices import ProductChoices
 from tollgate.product.files import (
     ask_text,
@@ -32,7 +31,7 @@ from tollgate.product.plan import Plan, make_plan
 from tollgate.product.thresholds import Rates, choose_thresholds
 from tollgate.repository.product_models import read_product
 from tollgate.repository.slo import read_slo
-from tollgate.schema import MISSING, context_dtype
+from tollgate.schema import MISSING, Outcomes, context_dtype
 from tollgate.templating import yaml_list, yaml_number, yaml_text
 
 ROWS = 400

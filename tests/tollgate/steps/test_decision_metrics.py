@@ -15,8 +15,7 @@ from msgspec import structs
 from tollgate.engine.hysteresis_stage import AnsweredDecisions
 from tollgate.policy.decide import PolicyDecisions
 from tollgate.policy.hysteresis import Evidence, Kind, pack_evidence
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES
-from tollgate.schema import Decision, Degraded, context_dtype
+from tollgate.schema import DEFAULT_OUTCOMES, Decision, Degraded, context_dtype
 from tollgate.steps.decision_metrics import DecisionMetrics
 from tollgate.steps.metric_buffer import MetricBuffer, export_each_second
 

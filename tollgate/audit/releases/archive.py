@@ -32,12 +32,11 @@ from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spe
 from tollgate.features.windows.entity_entries import MISSING
 from tollgate.journal.decision_record import Records
 from tollgate.policy import POLICY_FILE
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
 from tollgate.repository.product_models import read_product
 from tollgate.repository.releases.release_file import RELEASE_FILE
 from tollgate.repository.releases.release_history import find_release
 from tollgate.repository.versions import list_versions
-from tollgate.schema import ARTIFACT_FILE
+from tollgate.schema import ARTIFACT_FILE, DEFAULT_OUTCOMES, Outcomes
 
 # Read the files of releases from the model repository, for the journal's archive.
 

@@ -16,11 +16,10 @@ from tollgate.errors import JournalError, TollgateError
 from tollgate.features.hook.hook_file import HOOK_FILE
 from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.policy import POLICY_FILE
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
 from tollgate.policy.policy_definition import Score
 from tollgate.repository.models.artifact_file import Training, decode_training
 from tollgate.repository.releases.release_file import RELEASE_FILE, Release
-from tollgate.schema import ARTIFACT_FILE
+from tollgate.schema import ARTIFACT_FILE, DEFAULT_OUTCOMES, Outcomes
 
 log = logging.getLogger(__name__)
 

@@ -43,9 +43,8 @@ from tollgate.errors import TollgateError
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.features.windows.entity_entries import MISSING
 from tollgate.policy import PolicyDecisions, RowFacts, without_model
-from tollgate.policy.outcomes import Outcomes
 from tollgate.repository.releases.release_file import spec_hash_text
-from tollgate.schema import Degraded
+from tollgate.schema import Degraded, Outcomes
 
 # Convert sealed records into the row facts that a policy decides on.
 

@@ -32,8 +32,7 @@ from tollgate.audit.worker.pseudonyms import TRANSACTION
 from tollgate.errors import InputError
 from tollgate.evaluation import average_precision, roc_auc
 from tollgate.features.spec.spec_document import LABEL, LABEL_TIME
-from tollgate.policy.outcomes import Outcomes
-from tollgate.schema import REASON_SEPARATOR, Decision, Degraded
+from tollgate.schema import REASON_SEPARATOR, Decision, Degraded, Outcomes
 
 _DECISION_COLUMNS = ("release", "decision", "degraded", DECIDED, EVENT)
 

@@ -14,8 +14,8 @@ from tollgate.audit.chain.links import Link, path_of
 from tollgate.audit.worker.pseudonyms import TRANSACTION, Subjects, pseudonym
 from tollgate.errors import JournalError
 from tollgate.journal.decision_record import Records
-from tollgate.policy.outcomes import Outcomes
 from tollgate.repository.releases.release_file import spec_hash_text
+from tollgate.schema import Outcomes
 
 WRITER, SEQUENCE = "writer", "sequence"
 FEATURE, FIELD, PROBABILITY, SUBJECT = "feature_", "field_", "probability_", "subject_"

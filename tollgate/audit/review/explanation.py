@@ -24,10 +24,9 @@ from tollgate.audit.review.record_text import (
 )
 from tollgate.engine.batches import decide_in_batches
 from tollgate.errors import TollgateError
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
 from tollgate.policy.reason_sentences import Reason
 from tollgate.repository.releases.release_file import spec_hash_text
-from tollgate.schema import REASON_SEPARATOR, Decision
+from tollgate.schema import DEFAULT_OUTCOMES, REASON_SEPARATOR, Decision, Outcomes
 
 NO_CONSENT = "there was no consent to store its inputs"
 

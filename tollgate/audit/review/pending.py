@@ -17,7 +17,7 @@ from tollgate.errors import JournalError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.journal.decision_record import Records, decode_chunk
 from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
+from tollgate.schema import DEFAULT_OUTCOMES, Outcomes
 from tollgate.store.redis.cluster_client import open_any_client
 from tollgate.store.redis.redis_store import redis_errors
 

@@ -26,9 +26,9 @@ from tollgate.features.spec.description import feature_text, window_text
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.features.windows.entity_entries import MISSING
 from tollgate.policy.hysteresis import Kind, unpack_evidence
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES
 from tollgate.repository.models.artifact_file import Distribution, Training
 from tollgate.schema import (
+    DEFAULT_OUTCOMES,
     REASON_SEPARATOR,
     Applied,
     Degraded,

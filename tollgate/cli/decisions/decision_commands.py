@@ -646,7 +646,7 @@ def _explain_pending(
     from tollgate.audit.review.explanation import explain_record
     from tollgate.audit.review.pending import find_pending, pending_table
     from tollgate.errors import TollgateError
-    from tollgate.policy.outcomes import DEFAULT_OUTCOMES
+    from tollgate.schema import DEFAULT_OUTCOMES
 
     try:
         url = running_server.journal_url(chosen)

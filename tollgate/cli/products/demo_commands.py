@@ -134,7 +134,7 @@ def _print_next_steps(*commands: tuple[str, str]) -> None:
 
 
 def _sample(history: History, answers: Decisions) -> Table:
-    from tollgate.policy.outcomes import DEFAULT_OUTCOMES
+    from tollgate.schema import DEFAULT_OUTCOMES
 
     table = Table(title="a sample of the decisions")
     for name in ("purchase", "amount", "score"):
@@ -158,7 +158,7 @@ def _sample(history: History, answers: Decisions) -> Table:
 
 
 def _counts(history: History, answers: Decisions) -> Table:
-    from tollgate.policy.outcomes import DEFAULT_OUTCOMES
+    from tollgate.schema import DEFAULT_OUTCOMES
 
     table = Table(title="what was decided")
     for name in ("decision", "purchases", "of them fraud", "amount"):
@@ -194,7 +194,7 @@ def _latency(answers: Decisions) -> Table:
 
 
 def _print_applications(decided: DecidedApplications) -> None:
-    from tollgate.policy.outcomes import DEFAULT_OUTCOMES
+    from tollgate.schema import DEFAULT_OUTCOMES
 
     applications, answers = decided.applications, decided.answers
     table = Table(title="what was decided")

@@ -10,10 +10,9 @@ import pytest
 from tests.support.policy.own_outcomes import OWN, renamed_codes, with_own_outcomes
 from tollgate.errors import PolicyError
 from tollgate.policy import Policy, RowFacts, decide, load_policy
-from tollgate.policy.outcomes import DEFAULT_OUTCOMES, Outcomes
 from tollgate.policy.policy_difference import compare
 from tollgate.policy.policy_document import read_document
-from tollgate.schema import Degraded
+from tollgate.schema import DEFAULT_OUTCOMES, Degraded, Outcomes
 
 pytestmark = pytest.mark.usefixtures("both_deciders")
 
