@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 from rich.table import Table
 
@@ -39,8 +40,18 @@ _MEASURES = ("roc_auc", "average_precision", "card_precision")
 
 def evaluate(
     history: Annotated[
-        Path, typer.Argument(help="Purchases with labels: Parquet, CSV or JSON lines.")
+        Path,
+        typer.Argument(
+            help="Purchases with labels, or readings: Parquet, CSV or JSON lines."
+        ),
     ],
+    faults: Annotated[
+        Path | None,
+        typer.Option(
+            help="Judge the alarms of a product of readings: table of the known "
+            "faults, with the machine's column, begin and end.",
+        ),
+    ] = None,
     train_from: Annotated[
         datetime, typer.Option(formats=["%Y-%m-%d"], help="First training day.")
     ] = datetime(2018, 7, 25),
@@ -69,10 +80,27 @@ def evaluate(
             show_default="the released one",
         ),
     ] = None,
+    product: Product = None,
     repository: Repository = None,
     as_json: Json = False,
 ) -> None:
-    """Train on some weeks of a history, serve the model, and judge its decisions."""
+    """
+    Train on some weeks of a history, serve the model, and judge its decisions.
+
+    With `--faults`: judge the alarms of the released detector of readings.
+    """
+    if faults is not None:
+        chosen = console.settings(repository=repository, product=product)
+        require_repository(chosen.repository_path)
+        console.require_products(chosen, chosen.products)
+        _evaluate_readings(
+            history,
+            faults,
+            repository=chosen.repository_path,
+            product=chosen.product,
+            as_json=as_json,
+        )
+        return
     from tollgate.cli.models.feature_commands import resolve_features
     from tollgate.features.hop_choice import write_with_hops
     from tollgate.history import read_history
@@ -80,7 +108,7 @@ def evaluate(
     from tollgate.repository.releases.served_versions import served_spec
 
     wanted = _expected(expect)
-    chosen = console.settings(repository=repository)
+    chosen = console.settings(repository=repository, product=product)
     require_repository(chosen.repository_path)
     console.require_products(chosen, chosen.products)
     with tempfile.TemporaryDirectory(prefix="tollgate-") as folder:
@@ -137,6 +165,38 @@ def evaluate(
     if missed:
         console.say(f"missed: {', '.join(missed)}")
         raise typer.Exit(1)
+
+
+def _evaluate_readings(
+    readings: Path, faults: Path, *, repository: Path, product: str, as_json: bool
+) -> None:
+    """Judge the alarms of a product of readings, and print the comparison."""
+    from tollgate.product.reading_quality import judge_readings
+
+    found = judge_readings(readings, faults, repository=repository, product=product)
+    if as_json:
+        console.print_json(msgspec.to_builtins(found))
+        return
+    table = Table(
+        title=f"{found.release}: {found.readings:,} readings of {found.machines} "
+        f"machines, {found.faults} faults"
+    )
+    for name in ("detector", "threshold", "found", "false alarms", "delay", "NAB"):
+        table.add_column(name, justify="left" if name == "detector" else "right")
+    for one in found.comparisons:
+        for kind, quality in (("its own", one.quality), ("same recall", one.at_recall)):
+            if quality is None or (kind != "its own" and quality is one.quality):
+                continue
+            table.add_row(
+                one.detector,
+                kind,
+                f"{quality.detected} of {quality.windows}",
+                f"{quality.false_alarms} "
+                f"({quality.false_alarms_per_sensor_day:.3g} a sensor-day)",
+                f"{quality.delay_s / 60:.0f} min" if quality.detected else "",
+                f"{quality.nab:.1f}",
+            )
+    console.out.print(table)
 
 
 def _expected(text: str | None) -> list[float | None]:

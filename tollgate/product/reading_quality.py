@@ -1,0 +1,206 @@
+"""Judge a product of readings by known faults, next to simpler detectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tollgate.detection.alarms import AlarmRule
+from tollgate.detection.benchmark import Comparison, compare_detectors
+from tollgate.detection.detection_quality import LabelledSeries
+from tollgate.engine.onnx_session import OnnxSession
+from tollgate.engine.scoring_model import ScoringModel
+from tollgate.errors import InputError
+from tollgate.features.offline import build
+from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.history import History, history_of
+from tollgate.policy import POLICY_FILE, Policy
+from tollgate.product.table_reading import as_text, as_times_us, read_table
+from tollgate.repository.models.model_files import MODEL_FILE
+from tollgate.repository.releases.served_versions import load_policy_of, read_served
+from tollgate.schema import EVENT_TIME, MISSING
+
+if TYPE_CHECKING:
+    import polars as pl
+
+I64 = npt.NDArray[np.int64]
+F32 = npt.NDArray[np.float32]
+
+_BEGIN, _END = "begin", "end"
+
+
+class ReadingQuality(msgspec.Struct, frozen=True):
+    """
+    Quality of a product's alarms on readings with known faults.
+
+    Attributes:
+        release: Name of the product's model version, such as `plant_model 1`.
+        readings, machines, faults: Number of each.
+        comparisons: The product first, then the simpler detectors.
+    """
+
+    release: str
+    readings: int
+    machines: int
+    faults: int
+    comparisons: tuple[Comparison, ...]
+
+
+def judge_readings(
+    readings: Path, faults: Path, *, repository: Path, product: str
+) -> ReadingQuality:
+    """
+    Score readings with a product's released model, and judge its alarms.
+
+    An alarm is the begin of a level that thresholds and hysteresis of the policy give;
+    its rules, such as those on stuck sensors, do not count. The first 15 % of the
+    readings of each machine, at most 750, are not judged.
+
+    Args:
+        readings: Table of readings, under the product's names or its aliases.
+        faults: Table with a row for each fault: the machine's id, `begin` and `end`.
+        repository: The model repository.
+        product: Name of the product.
+
+    Raises:
+        InputError: A table is unusable, or the product is not one of readings.
+    """
+    served = read_served(repository, product)
+    steps = served.product
+    spec = load_spec(served.file(steps.features_step, name=SPEC_FILE))
+    policy = load_policy_of(
+        served.file(steps.decision_step, name=POLICY_FILE).parent, spec
+    )
+    rule = policy_rule(policy, product)
+    history = _read(readings, spec)
+    vectors = build(spec, history).astype(np.float32)
+    path = served.file(steps.model_step, name=MODEL_FILE)
+    session = OnnxSession(path, intra_op_threads=1)
+    score = ScoringModel(session).probabilities(vectors)[:, 1]
+    (entity,) = spec.entities
+    windows = _fault_windows(faults, spec)
+    known = {one.decode() for one in history.entity_id[entity.key]}
+    for machine, _, _ in windows:
+        if machine not in known:
+            problem = f"{machine!r} has a fault and no readings in {readings.name}"
+            raise InputError(faults, problem, where=entity.key)
+    series, scores = _series(spec, history, vectors, score=score, windows=windows)
+    return ReadingQuality(
+        release=f"{steps.model_step} {served.versions[steps.model_step]}",
+        readings=len(history),
+        machines=len(series),
+        faults=len(windows),
+        comparisons=tuple(
+            compare_detectors(series, scores, rules=[rule] * len(series))
+        ),
+    )
+
+
+def policy_rule(policy: Policy, product: str) -> AlarmRule:
+    """
+    Return thresholds and hysteresis of a policy.
+
+    Raises:
+        InputError: It has no hysteresis: it is no product of readings.
+    """
+    found = policy.hysteresis
+    if found is None:
+        problem = "has no hysteresis in its policy: it is no product of readings"
+        raise InputError(product, problem)
+    usual = policy.thresholds[0]
+    return AlarmRule(
+        watch=usual.review,
+        alarm=np.inf if usual.decline is None else usual.decline,
+        of=found.of,
+        at_least=found.at_least,
+        hold_us=found.hold_us,
+        cool_down_us=found.cool_down_us,
+    )
+
+
+def _read(path: Path, spec: FeatureSpec) -> History:
+    """Read readings; times may have any form that `product new` understands."""
+    frame = read_table(path).frame
+    name = _column(frame, EVENT_TIME, spec=spec, source=path)
+    times = as_times_us(frame[name])
+    if times.null_count():
+        row = int(np.flatnonzero(times.is_null().to_numpy())[0]) + 1
+        raise InputError(path, f"row {row} holds no time", where=name)
+    return history_of(
+        frame.with_columns(times.alias(name)), spec=spec, source=str(path)
+    )
+
+
+def _fault_windows(path: Path, spec: FeatureSpec) -> list[tuple[str, int, int]]:
+    """Read the faults: machine, begin and end, µs."""
+    frame = read_table(path).frame
+    (entity,) = spec.entities
+    machine = _column(frame, entity.key, spec=spec, source=path)
+    columns = {}
+    for name in (_BEGIN, _END):
+        columns[name] = as_times_us(frame[_column(frame, name, spec=spec, source=path)])
+    windows = []
+    for row, one in enumerate(
+        zip(as_text(frame[machine]), columns[_BEGIN], columns[_END], strict=True), 1
+    ):
+        if None in one:
+            raise InputError(path, f"row {row} lacks machine, begin or end")
+        if one[1] > one[2]:
+            raise InputError(path, f"row {row} ends before it begins")
+        windows.append(one)
+    return windows
+
+
+def _column(frame: pl.DataFrame, name: str, *, spec: FeatureSpec, source: Path) -> str:
+    """Find the table's column for one of ours."""
+    for one in (*spec.aliases.get(name, ()), name):
+        if one in frame.columns:
+            return one
+    problem = f"column missing; the table has {', '.join(frame.columns)}"
+    raise InputError(source, problem, where=name)
+
+
+def _series(
+    spec: FeatureSpec,
+    history: History,
+    vectors: F32,
+    *,
+    score: F32,
+    windows: list[tuple[str, int, int]],
+) -> tuple[list[LabelledSeries], list[F32]]:
+    """Divide readings by machine, in the order of time; return their scores, too."""
+    (entity,) = spec.entities
+    values = np.column_stack(
+        [
+            np.where(
+                history.fields[field.name] == MISSING,
+                np.nan,
+                vectors[:, column].astype(np.float64),
+            )
+            for column, field in spec.numbers.items()
+        ]
+    )
+    time_us, code = history.event_time_us, history.entity_codes(entity.key)
+    series, scores = [], []
+    for number in range(int(code.max()) + 1):
+        rows = np.flatnonzero(code == number)
+        rows = rows[np.argsort(time_us[rows], kind="stable")]
+        machine = history.entity_id[entity.key][rows[0]].decode()
+        inside = np.zeros(len(rows), np.bool_)
+        for name, begin_us, end_us in windows:
+            if name == machine:
+                inside |= (time_us[rows] >= begin_us) & (time_us[rows] <= end_us)
+        series.append(
+            LabelledSeries(
+                machine=machine,
+                time_us=time_us[rows],
+                values=values[rows],
+                in_window=inside,
+            )
+        )
+        scores.append(score[rows])
+    return series, scores
