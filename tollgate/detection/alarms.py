@@ -18,6 +18,11 @@ I64 = npt.NDArray[np.int64]
 
 NORMAL, WATCH, ALARM = 0, 1, 2
 
+# The chosen rule, in intervals between readings where it is a time.
+WATCH_SCORE, ALARM_SCORE = 0.99, 0.995
+RULE_READINGS = 24  # newest readings, one of which must reach a level
+COOL_DOWN_READINGS = 12
+
 
 class AlarmRule(msgspec.Struct, frozen=True):
     """
@@ -45,6 +50,22 @@ class AlarmRule(msgspec.Struct, frozen=True):
             raise InputError("watch", problem)
         if not 1 <= self.at_least <= self.of:
             raise InputError("at_least", f"{self.at_least} is not within 1 … {self.of}")
+
+
+def alarm_rule(interval_us: int) -> AlarmRule:
+    """
+    Return the chosen thresholds and hysteresis for readings at an interval.
+
+    An alarm ends when none of the newest 24 readings reaches its threshold; the next
+    begins 12 intervals later at the earliest.
+    """
+    return AlarmRule(
+        watch=WATCH_SCORE,
+        alarm=ALARM_SCORE,
+        of=RULE_READINGS,
+        at_least=1,
+        cool_down_us=COOL_DOWN_READINGS * interval_us,
+    )
 
 
 def reached_levels(score: npt.ArrayLike, rule: AlarmRule) -> npt.NDArray[np.int8]:

@@ -39,10 +39,6 @@ F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
-# The chosen rule, in intervals between readings where it is a time.
-WATCH_SCORE, ALARM_SCORE = 0.99, 0.995
-RULE_READINGS = 24  # newest readings, one of which must reach a level
-COOL_DOWN_READINGS = 12
 _SIGMA = 3.0
 
 
@@ -60,22 +56,6 @@ class Comparison(msgspec.Struct, frozen=True):
     detector: str
     quality: Quality | None
     at_recall: Quality | None
-
-
-def alarm_rule(interval_us: int) -> AlarmRule:
-    """
-    Return the chosen thresholds and hysteresis for readings at an interval.
-
-    An alarm ends when none of the newest 24 readings reaches its threshold; the next
-    begins 12 intervals later at the earliest.
-    """
-    return AlarmRule(
-        watch=WATCH_SCORE,
-        alarm=ALARM_SCORE,
-        of=RULE_READINGS,
-        at_least=1,
-        cool_down_us=COOL_DOWN_READINGS * interval_us,
-    )
 
 
 def load_features(features: ReadingFeatures) -> FeatureSpec:

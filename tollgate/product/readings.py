@@ -17,8 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.detection.alarms import AlarmRule, alarm_onsets
-from tollgate.detection.benchmark import alarm_rule
+from tollgate.detection.alarms import AlarmRule, alarm_onsets, alarm_rule
 from tollgate.detection.detector import (
     FEWEST_READINGS,
     Detector,

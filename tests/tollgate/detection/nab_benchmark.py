@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from tollgate.detection.alarms import alarm_rule
 from tollgate.detection.benchmark import (
-    alarm_rule,
     build_features,
     compare_detectors,
     labelled_series,

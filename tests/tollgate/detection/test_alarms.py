@@ -5,6 +5,12 @@ import pytest
 
 from tollgate.detection.alarms import AlarmRule, alarm_onsets, reached_levels
 from tollgate.errors import InputError
+from tollgate.policy.hysteresis import (
+    READING,
+    Hysteresis,
+    apply_readings,
+    unpack_evidence,
+)
 
 
 def plain_onsets(score, time_us, rule):
@@ -32,9 +38,8 @@ def plain_onsets(score, time_us, rule):
     return onsets, reached_by
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_alarms_begin_as_reading_by_reading(seed):
-    """Of random rules, on scores in runs and at uneven times."""
+def random_case(seed):
+    """Draw scores in runs, uneven times, and a rule."""
     random = np.random.default_rng(seed)
     runs = np.repeat(random.random(120), random.integers(1, 9, 120))
     score = np.clip(runs + 0.1 * random.normal(size=len(runs)), 0, 1)
@@ -48,9 +53,41 @@ def test_alarms_begin_as_reading_by_reading(seed):
         hold_us=int(random.choice([0, 10, 40])),
         cool_down_us=int(random.choice([0, 10, 40])),
     )
+    return score, time_us, rule
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_alarms_begin_as_reading_by_reading(seed):
+    """Of random rules, on scores in runs and at uneven times."""
+    score, time_us, rule = random_case(seed)
     onsets, reached = plain_onsets(score, time_us, rule)
     assert alarm_onsets(score, time_us, rule).tolist() == onsets
     assert reached_levels(score, rule).tolist() == reached
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_alarms_begin_as_in_a_product_with_hysteresis(seed):
+    """The policy's hysteresis answers the level 2 from the same readings on."""
+    score, time_us, rule = random_case(seed)
+    raw = (score >= rule.watch).astype(np.uint8) + (score >= rule.alarm)
+    readings = np.zeros(len(score), READING)
+    readings["time_us"], readings["level"] = time_us, raw
+    readings["id_hash"] = [at.to_bytes(8, "big") for at in range(len(score))]
+    settings = Hysteresis(
+        entity="machine",
+        of=rule.of,
+        at_least=rule.at_least,
+        hold_us=rule.hold_us,
+        cool_down_us=rule.cool_down_us,
+        maintenance=0,
+    )
+    _, packed = apply_readings(None, readings.tobytes(), settings)
+    columns = np.frombuffer(packed, np.int64).reshape(-1, 3)
+    answered = np.array([one.answered for _, one in unpack_evidence(columns)])
+    begins = (answered == 2) & (np.append(0, answered[:-1]) < 2)
+    assert (
+        alarm_onsets(score, time_us, rule).tolist() == np.flatnonzero(begins).tolist()
+    )
 
 
 def test_hysteresis_by_hand():

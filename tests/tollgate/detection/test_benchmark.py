@@ -6,8 +6,8 @@ import polars as pl
 import pytest
 
 from tests.support.detection.readings import machine_readings
+from tollgate.detection.alarms import alarm_rule
 from tollgate.detection.benchmark import (
-    alarm_rule,
     build_features,
     compare_detectors,
     labelled_series,
