@@ -26,12 +26,14 @@ def trained(*, sensors):
 
 @pytest.mark.parametrize("sensors", [1, 3, 16])
 def test_the_graph_scores_as_numpy(sensors):
-    """In every bit: all readings, features far outside, and a row alone."""
+    """In every bit: readings, features far outside, no numbers, and a row alone."""
     detector, vectors = trained(sensors=sensors)
     session = onnxruntime.InferenceSession(onnx_from_detector(detector))
     far = np.random.default_rng(0).normal(size=(500, vectors.shape[1])) * 1e4
     far[:, detector.readings] = np.abs(far[:, detector.readings])
-    for table in (vectors, far.astype(np.float32), vectors[7:8]):
+    odd = np.repeat(vectors[900:901], 6, axis=0)
+    odd[:, 1:] = np.array([[np.inf], [-np.inf], [np.nan], [3e38], [-3e38], [1e-45]])
+    for table in (vectors, far.astype(np.float32), odd, vectors[7:8]):
         (answer,) = session.run([PROBABILITIES], {FEATURES: table})
         expected = detector_scores(detector, table)
         assert answer.dtype == np.float32

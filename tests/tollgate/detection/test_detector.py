@@ -103,9 +103,11 @@ def test_a_score_never_falls_when_a_measure_grows(detector):
 
 
 def test_scores_stay_below_one(detector):
-    """Also far beyond the largest number that a field may have, 1e12."""
-    table = np.full((3, len(names())), 1e30, np.float32)
+    """Also far beyond the largest number that a field may have."""
+    table = np.full((4, len(names())), np.finfo(np.float32).max)
     table[1] = 1e12
+    table[2] *= -1
+    table[3, 5:] = np.inf
     score = detector_scores(detector, table)
     assert score.max() == MOST_SCORE < 1
 
