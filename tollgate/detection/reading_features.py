@@ -47,7 +47,7 @@ _LONGEST_STORED = 1_008  # without a hop: the store holds 1,024 readings of a ma
 _LONG_CYCLE_US, _LONG_SHARE = _DAY_US, 10
 # The longest window is the first whose sums the store can hold with a hop.
 _LONGEST, _LONGEST_SHARE = ((4_032, 14 * _DAY_US), (1_728, 6 * _DAY_US)), 4
-_HOP_READINGS = 3  # a window's begin is rounded by at most so many, or 1/24 of it
+_HOP_READINGS = 5  # a window's begin is rounded by at most so many, or 1/24 of it
 _LEAST_US = 10**6  # duration of a window
 _MOST_DECIMALS = 4
 _HEADROOM = 10  # a value may be so many times larger than those of the table
