@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from converters.calibration import MOST_ROWS, CalibratedDetector, fit_calibration
+from converters.card.quality_record import Levels
 from converters.compression.compress import (
     Shrinking,
     quantized,
@@ -28,11 +30,18 @@ from converters.sample import Sample, read_sample
 from converters.sources.described import with_names, with_words
 from converters.sources.files.formats import format_of
 from converters.sources.opening import open_source
-from tollgate.errors import ArgumentError, InputError, RepositoryError
+from tollgate.errors import (
+    ArgumentError,
+    ConversionError,
+    InputError,
+    RepositoryError,
+)
 from tollgate.explanation.explanation_file import unexplained
-from tollgate.repository.models.artifact_file import MadeFrom, source_file
+from tollgate.repository.models.artifact_file import Calibration, MadeFrom, source_file
 from tollgate.repository.models.model_files import MODEL_FILE, onnx_findings
 
+# Without a product, an outlier detector is judged at one false alarm in a hundred.
+DETECTED = Levels(names=("below 0.99", "0.99 or above"), thresholds=(0.99,))
 _ANSWERED = 1_000  # rows that a source predicts for a comparison
 # Label texts with only one possible order.
 _PLAIN = {("0", "1"), ("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t")}
@@ -56,6 +65,9 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
             `read_expected`.
         columns: Names of its features in the order of its training, if its file has
             none; empty for none.
+        calibration: File of normal rows that turn an outlier detector's raw score into
+            a probability; None for the sample, without the rows whose label is 1.
+        calibrated: Calibration of an earlier conversion, to use instead.
     """
 
     source: Path
@@ -71,6 +83,8 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     shrinking: Shrinking = Shrinking()
     expected: Path | None = None
     columns: tuple[str, ...] = ()
+    calibration: Path | None = None
+    calibrated: Calibration | None = None
 
 
 def convert_file(request: Conversion) -> Converted:
@@ -96,7 +110,7 @@ def convert_file(request: Conversion) -> Converted:
         if request.sample is not None:
             sample = _rows(request, request.sample, facts=model.facts)
         return convert_model(
-            model,
+            _with_calibration(request, model, sample=sample),
             origin=str(request.source),
             purpose=request.purpose,
             sample=sample,
@@ -134,6 +148,7 @@ def source_answers(request: Conversion) -> tuple[F64, F64]:
         raise ArgumentError("sample", "names the raw rows to answer, and is missing")
     with _opened(request) as model:
         sample = _rows(request, request.sample, facts=model.facts)
+        model = _with_calibration(request, model, sample=sample)
         if request.purpose.spec is not None:
             model = with_words(str(request.source), model, request.purpose.spec)
         rows = sample.rows.astype(np.float64) if sample.raw is None else sample.raw
@@ -178,6 +193,14 @@ def convert_model(
         RepositoryError: It does not fit the configuration of its step.
     """
     shrinking.require_possible(sample)
+    calibration = getattr(model, "calibration", None)
+    if calibration is not None and purpose.names is None:
+        purpose = msgspec.structs.replace(
+            purpose, thresholds=DETECTED.thresholds, levels=DETECTED
+        )
+    if expected is not None and calibration is not None:
+        problem = "are probabilities, and an outlier detector's author has raw scores"
+        raise ArgumentError("expected", problem)
     if expected is not None and shrinking != Shrinking(gate=shrinking.gate):
         problem = "says what the whole model answers, not a smaller or another one"
         raise ArgumentError("expected", problem)
@@ -228,6 +251,7 @@ def convert_model(
         judged=judged,
         explanation=explanation,
         oracle=oracle,
+        calibration=calibration,
         trades=trades,
         allowed=shrinking.gate if trades else None,
         sweep=source.sweep,
@@ -248,6 +272,54 @@ def _opened(request: Conversion) -> Iterator[TrainedModel]:
         yield with_names(opened, request.columns, origin=str(request.source))
 
 
+def _with_calibration(
+    request: Conversion, model: TrainedModel, *, sample: Sample | None
+) -> TrainedModel:
+    """
+    Calibrate an outlier detector; return other models unchanged.
+
+    Raises:
+        ArgumentError: The rows cannot be used, there are none, or it is no detector.
+        ConversionError: It is to be made smaller.
+    """
+    facts = model.facts
+    if facts.anomaly is None:
+        if request.calibration is not None:
+            problem = f"is for outlier detectors; {request.source} is none"
+            raise ArgumentError("calibration", problem)
+        return model
+    if request.shrinking != Shrinking(gate=request.shrinking.gate):
+        raise ConversionError(
+            f"{request.source} is an outlier detector, which is converted as it is: "
+            "train a smaller one instead of pruning, distilling or quantizing it"
+        )
+    if request.calibrated is not None:
+        return CalibratedDetector(model, request.calibrated)
+    if request.calibration is not None:
+        normal = _rows(request, request.calibration, facts=facts, labelled=False)
+        note = f"rows of {request.calibration.name}"
+    elif sample is not None:
+        normal, note = sample, f"rows of {Path(sample.source).name}"
+        label = sample.classes((0, 1))
+        if label is not None:
+            normal = sample.take(np.flatnonzero(label == 0))
+            note += f" without those with {sample.label_name} 1"
+    else:
+        raise ArgumentError(
+            "calibration",
+            f"is missing: {request.source} is an outlier detector, and rows of normal "
+            "behaviour turn its raw score into a false-alarm probability",
+        )
+    columns = normal.rows.shape[1]
+    if columns != facts.columns:
+        problem = f"the model has {facts.columns} features, the {note} have {columns}"
+        raise ArgumentError("calibration", problem)
+    at = np.linspace(0, len(normal.rows) - 1, min(len(normal.rows), MOST_ROWS))
+    scores = model.predict(normal.rows[at.astype(int)])[:, 0]
+    fitted = fit_calibration(scores, form=facts.anomaly, rows=note)
+    return CalibratedDetector(model, fitted)
+
+
 def _column_count(request: Conversion) -> int | None:
     """Return the number of features for a file that does not say; None if unknown."""
     if request.columns:
@@ -259,7 +331,9 @@ def _column_count(request: Conversion) -> int | None:
     return len(_rows(request, request.sample, facts=None).names)
 
 
-def _rows(request: Conversion, path: Path, *, facts: Facts | None) -> Sample:
+def _rows(
+    request: Conversion, path: Path, *, facts: Facts | None, labelled: bool = True
+) -> Sample:
     """Read the sample, with words replaced by the codes that the model has for them."""
     own = None if facts is None else facts.names
     names = request.purpose.names or own
@@ -267,9 +341,9 @@ def _rows(request: Conversion, path: Path, *, facts: Facts | None) -> Sample:
     return read_sample(
         path,
         names=names,
-        label=request.label,
-        segments=request.segments,
-        sensitive=request.sensitive,
+        label=request.label if labelled else None,
+        segments=request.segments if labelled else (),
+        sensitive=request.sensitive if labelled else (),
         columns=None if facts is None else facts.columns,
         words={
             names[at]: [str(word) for word in one.known]

@@ -15,7 +15,7 @@ from converters.parity.runner import onnx_runner
 from converters.purpose import Purpose
 from converters.sample import Sample
 from tollgate.explanation import Explanation
-from tollgate.repository.models.artifact_file import Gate, Oracle, Trade
+from tollgate.repository.models.artifact_file import Calibration, Gate, Oracle, Trade
 
 I64 = npt.NDArray[np.int64]
 
@@ -30,6 +30,7 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         proven: The graph that was compared with its source.
         model: The served graph: the same graph, or its quantised form.
         sample: The rows supplied by the user; None without.
+        calibration: That of an outlier detector; None for other models.
         judged: Other rows that its quality is measured on; None for the sample's.
         explanation: Additive explanation of its predictions, or the reason why there is
             none.
@@ -48,6 +49,7 @@ class Converted(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     sample: Sample | None
     explanation: Explanation
     oracle: Oracle
+    calibration: Calibration | None = None
     judged: Sample | None = None
     trades: tuple[Trade, ...] = ()
     allowed: Gate | None = None

@@ -180,6 +180,7 @@ def artifact_of(
         parity=proven.reports,
         oracle=converted.oracle,
         made_from=made_from,
+        calibration=converted.calibration,
         training=_training(converted),
         created=datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         # A quantised model was evaluated only in this machine's runtime.

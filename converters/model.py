@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -17,6 +17,20 @@ from tollgate.repository.models.artifact_file import Words as Words
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.floating[Any]]
+
+
+class AnomalyScore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    Form of the raw score of an outlier detector; higher is more anomalous.
+
+    Attributes:
+        scale: `log` for an error or a distance, which is at least 0 and has no limit;
+            else `linear`.
+        most: Highest score that is possible; of `log`, more than any row gets.
+    """
+
+    scale: Literal["linear", "log"]
+    most: float
 
 
 class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,6 +53,8 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         unplaced: Words of all category columns, in the order of these columns, where
             the file does not say which columns they are.
         wide: True if the model distinguishes float64 numbers that are equal in float32.
+        anomaly: Form of the raw score of an outlier detector, its only answer, that is
+            not calibrated; None for other models.
     """
 
     framework: str
@@ -54,6 +70,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     written_by: str = ""
     unplaced: tuple[Words, ...] = ()
     wide: bool = False
+    anomaly: AnomalyScore | None = None
 
     @property
     def feature_names(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from converters.model import F64
 from converters.onnx.graph import drop_unused
+from converters.trees.exact_sums import exact_parts
 from converters.trees.onnx_trees import OPERATORS, class_labels, trees_from_onnx
 from converters.trees.tree_ensemble import (
     AT_MOST,
@@ -189,10 +190,6 @@ def _test(mode: str, values: F64, threshold: F64) -> Flags:
     return held
 
 
-# A float32 adds whole numbers up to 2**24 without rounding; one bit is a reserve.
-_EXACT_BITS = 23
-
-
 class Nodes:
     """
     Nodes in execution order, with their constants.
@@ -263,29 +260,8 @@ def feature_columns(
 
 
 def sum_parts(forest: Forest) -> list[F64]:
-    """
-    Split leaf values into parts whose sums float32 holds exactly, in any order.
-
-    Each part is a multiple of a power of two, so coarse that no sum of one leaf per
-    tree needs more than 24 bits; the next part is the remainder. The sum of a row is
-    then the same alone and in a batch, and the same as in float64.
-
-    Returns:
-        One to three float64 [M, K] that hold exact float32; their sum is the values.
-    """
-    parts: list[F64] = []
-    left = forest.values
-    for _ in range(3):
-        largest = np.zeros((len(forest.roots), forest.outputs))
-        np.maximum.at(largest, forest.tree, np.abs(left))
-        most = float(largest.sum(axis=0).max())
-        if most == 0 and parts:
-            break
-        unit = 2.0 ** (np.ceil(np.log2(most)) - _EXACT_BITS) if most else 1.0
-        part = np.round(left / unit) * unit
-        parts.append(part)
-        left = left - part
-    return parts
+    """Split leaf values into parts whose sums are exact; one to three [M, K]."""
+    return exact_parts(forest.values, tree=forest.tree)
 
 
 def joined_parts(nodes: Nodes, sums: str, *, parts: int, outputs: int) -> str:

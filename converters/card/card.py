@@ -207,6 +207,19 @@ _SHOWN_CATEGORIES = 12
 _MANY_FEATURES = 40  # a longer table is folded
 
 
+def _calibration(artifact: Artifact) -> list[tuple[str, Cell]]:
+    """Say how the score of an outlier detector became a probability."""
+    found = artifact.calibration
+    if found is None:
+        return []
+    scale = "logarithm of its raw score" if found.scale == "log" else "raw score"
+    return [
+        ("score", "1 - P(a normal row scores as high)"),
+        ("calibrated by", f"its {scale}"),
+        ("calibrated on", Name(f"{count(found.rows)} {found.source}")),
+    ]
+
+
 def identity(artifact: Artifact) -> Section:
     """Describe the source model and the graph that was converted from it."""
     source, graph = _source(artifact), _graph(artifact)
@@ -220,6 +233,7 @@ def identity(artifact: Artifact) -> Section:
         ("features", count(len(artifact.features))),
         ("size of model.onnx", f"{count(graph.size_bytes)} bytes"),
         ("SHA-256 of model.onnx", Name(artifact.sha256)),
+        *_calibration(artifact),
         ("converted by", Name(graph.converter)),
         ("ONNX operator sets", Name(opsets)),
         ("ONNX file format (IR)", str(graph.ir)),

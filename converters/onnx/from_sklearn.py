@@ -669,6 +669,33 @@ def onnx_from_sklearn(estimator: Any, *, wide: bool = False) -> bytes:
     return _finished(converted, classes=len(estimator.classes_))
 
 
+def transformer_graph(steps: Pipeline, *, wide: bool) -> onnx.ModelProto:
+    """
+    Convert fitted preprocessing steps.
+
+    Args:
+        wide: True if the features are float64; else float32.
+
+    Returns:
+        A graph from `features` to one output, the transformed columns.
+
+    Raises:
+        ConversionError: A step is not supported.
+    """
+    _require_features(steps)
+    return _converted(by_position(steps), wide=wide)
+
+
+def _require_features(estimator: Any) -> None:
+    """Raise ConversionError for a pipeline that does not know its features."""
+    first = estimator.steps[0][1] if isinstance(estimator, Pipeline) else estimator
+    if first in (None, "passthrough"):
+        raise ConversionError(
+            "its first step is 'passthrough', which does not know how many features "
+            "there are; leave that step out"
+        )
+
+
 def _converted(estimator: Any, *, wide: bool) -> onnx.ModelProto:
     columns = int(estimator.n_features_in_)
     tensor_type = DoubleTensorType if wide else FloatTensorType
@@ -680,10 +707,7 @@ def _converted(estimator: Any, *, wide: bool) -> onnx.ModelProto:
                 estimator,
                 name="scikit-learn",
                 initial_types=[(FEATURES, tensor_type([None, columns]))],
-                options={
-                    id(estimator): {"zipmap": False},
-                    **_margin_options(estimator),
-                },
+                options=_options(estimator),
                 target_opset={
                     "": OPSET,
                     ML_DOMAIN: ML_OPSET_OF_DOUBLES if wide else ML_OPSET,
@@ -701,6 +725,13 @@ def _converted(estimator: Any, *, wide: bool) -> onnx.ModelProto:
         raise ConversionError(
             f"skl2onnx cannot convert {_names(estimator)}: {lines[0]}"
         ) from error
+
+
+def _options(estimator: Any) -> dict[int, dict[str, bool]]:
+    """Request plain columns of probabilities, and margins where they are read."""
+    if not hasattr(estimator, "predict_proba"):
+        return {}
+    return {id(estimator): {"zipmap": False}, **_margin_options(estimator)}
 
 
 def _margin_options(estimator: Any) -> dict[int, dict[str, bool]]:
@@ -733,14 +764,7 @@ def refuse_unfaithful(estimator: Any) -> None:
             f"a {name} gives no probabilities; needed is a classifier with "
             "predict_proba"
         )
-    if isinstance(estimator, Pipeline) and estimator.steps[0][1] in (
-        None,
-        "passthrough",
-    ):
-        raise ConversionError(
-            "its first step is 'passthrough', which does not know how many features "
-            "there are; leave that step out"
-        )
+    _require_features(estimator)
     if not hasattr(estimator, "classes_") or not hasattr(estimator, "n_features_in_"):
         raise ConversionError(f"the {name} is not trained; call fit first")
     if isinstance(estimator.classes_, list):

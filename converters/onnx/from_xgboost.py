@@ -1,7 +1,7 @@
 """
 Convert trained XGBoost classifiers to ONNX that gives the same probabilities.
 
-`converters.trees.xgboost_trees` writes the trees. `converters.onnx.graph` adds the rest
+`converters.trees.onnx_trees` writes the trees. `converters.onnx.graph` adds the rest
 around them: a `missing` value other than NaN, category codes that are not whole
 numbers, and the step to probabilities.
 """
@@ -16,8 +16,8 @@ import numpy as np
 from xgboost import Booster, XGBClassifier, XGBRegressor
 
 from converters.onnx.graph import Margin, Repairs, tree_graph
+from converters.trees.onnx_trees import tree_operator
 from converters.trees.xgboost_trees import (
-    tree_operator,
     tree_part,
     trees_from_xgboost,
     weigh_leaves,

@@ -31,6 +31,24 @@ class SessionError(Exception):
     """onnxruntime cannot load or run a model, or the model fits no model step."""
 
 
+def require_loadable(model: bytes) -> None:
+    """Raise SessionError if onnxruntime cannot load a graph."""
+    _loaded(model)
+
+
+def _loaded(model: bytes) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    try:
+        return onnxruntime.InferenceSession(
+            model, options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:
+        raise _reworded(error, "cannot load the model") from error
+
+
 class Session:
     """
     A model on one CPU thread, as the model step's configuration runs it.
@@ -41,16 +59,7 @@ class Session:
     """
 
     def __init__(self, model: bytes) -> None:
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 4
-        try:
-            self._session = onnxruntime.InferenceSession(
-                model, options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:
-            raise _reworded(error, "cannot load the model") from error
+        self._session = _loaded(model)
         inputs = [(i.name, i.type) for i in self._session.get_inputs()]
         outputs = [(o.name, o.type) for o in self._session.get_outputs()]
         if (inputs, outputs) not in (WANTED, WIDE):

@@ -57,9 +57,6 @@ class Answers:
         root = type(self.model).__module__.partition(".")[0]
         self.library = root if root in ("xgboost", "lightgbm") else "scikit-learn"
         if self.library == "scikit-learn":
-            if not hasattr(self.model, "predict_proba"):
-                name = type(self.model).__name__
-                raise ValueError(f"a {name} gives no probabilities")
             rows = _sibling_module("estimator_rows")
             self._rows = rows.EstimatorRows(
                 self.model,

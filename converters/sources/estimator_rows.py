@@ -1,5 +1,8 @@
 """
-Get the probabilities of a trained classifier, also for words and refused rows.
+Get the answers of a trained estimator, also for words and refused rows.
+
+A classifier answers probabilities, a regressor a number, and an outlier detector its
+raw score, which rises with the anomaly.
 
 A served category is a code: the position of its word in a vocabulary. A model that was
 trained on the words themselves holds that vocabulary in its encoders.
@@ -227,16 +230,86 @@ def _at(columns: list[Any], at: int) -> Any:
     return columns[at] if at < len(columns) else None
 
 
+def parts_of(estimator: Any) -> tuple[list[Any], Any]:
+    """Return the steps of a pipeline before the last one, and the last one."""
+    before: list[Any] = []
+    while True:
+        if hasattr(estimator, "best_estimator_"):  # of a search
+            estimator = estimator.best_estimator_
+        elif hasattr(estimator, "steps"):
+            before += [one for _, one in estimator.steps[:-1]]
+            estimator = estimator.steps[-1][1]
+        else:
+            plain = [one for one in before if one not in (None, "passthrough")]
+            return plain, estimator
+
+
+def reconstructs(last: Any) -> bool:
+    """
+    Return whether a model is judged by how well it reproduces a row.
+
+    A network is, if it answers as many columns as it reads, more than one.
+    """
+    if type(last).__name__ == "PCA":
+        return True
+    outputs = getattr(last, "n_outputs_", 1)
+    network = type(last).__name__ == "MLPRegressor"
+    return network and outputs > 1 and outputs == last.n_features_in_
+
+
+def answering(estimator: Any) -> Any:
+    """
+    Return an estimator with `predict_proba` and `classes_`.
+
+    Raises:
+        ValueError: It has no answer of a supported form.
+    """
+    if hasattr(estimator, "predict_proba"):
+        return estimator
+    last = parts_of(estimator)[1]
+    if reconstructs(last) or hasattr(last, "score_samples"):
+        return RawScores(estimator)
+    raise ValueError(f"a {type(last).__name__} gives no probabilities")
+
+
+class RawScores:
+    """
+    The raw anomaly score of a detector, by its own methods.
+
+    It is the opposite of `score_samples`, or the squared error of a reconstruction.
+    """
+
+    classes_ = ("anomaly",)
+
+    def __init__(self, estimator: Any) -> None:
+        self._estimator = estimator
+
+    def predict_proba(self, table: Any) -> Any:
+        """Return the raw scores, float64 [N, 1]."""
+        before, last = parts_of(self._estimator)
+        rows = table
+        for step in before:
+            rows = step.transform(rows)
+        if not reconstructs(last):
+            return -np.asarray(last.score_samples(rows), np.float64)[:, None]
+        if type(last).__name__ == "PCA":
+            again = last.inverse_transform(last.transform(rows))
+        else:
+            again = last.predict(rows)
+        error = np.asarray(rows, np.float64) - np.asarray(again, np.float64)
+        return (error**2).sum(axis=1)[:, None]
+
+
 UNSEEN_CODE = -2.0  # code of a word outside the vocabulary
 _HUGE = 1e25
 
 
 class EstimatorRows:
     """
-    Predict served rows with a classifier that has scikit-learn's interface.
+    Predict served rows with an estimator that has scikit-learn's interface.
 
     Args:
-        estimator: Classifier with `predict_proba` and `classes_`.
+        estimator: Classifier, or an outlier detector.
         names: Names of its columns, if it was trained on a data frame.
         words: Column -> the words that its codes stand for: `known`, and `missing`, the
             value it was trained with where there was no word.
@@ -249,13 +322,18 @@ class EstimatorRows:
         *,
         words: Mapping[int, Any] | None = None,
     ) -> None:
-        self._estimator = estimator
+        self._estimator = answering(estimator)
         self._names = names
         self._words = dict(words or {})
 
+    @property
+    def classes(self) -> Any:
+        """Return the names of its answers."""
+        return self._estimator.classes_
+
     def predict(self, rows: Any) -> Any:
         """
-        Return the probabilities of [N, F] as float64 [N, K].
+        Return the answers to [N, F] as float64 [N, K].
 
         scikit-learn refuses a complete call because of one NaN, infinity or unknown
         category; here the refused rows get NaN and the others their probabilities.

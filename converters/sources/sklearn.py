@@ -1,4 +1,4 @@
-"""Use a trained scikit-learn classifier or pipeline as a source."""
+"""Use a trained scikit-learn estimator or pipeline as a source."""
 
 from __future__ import annotations
 
@@ -22,6 +22,11 @@ from converters.model import (
     plain_classes,
     plain_parameters,
 )
+from converters.onnx.from_detector import (
+    anomaly_score,
+    onnx_from_detector,
+    require_fitted,
+)
 from converters.onnx.from_sklearn import onnx_from_sklearn, refuse_unfaithful
 from converters.onnx.graph import cast_first
 from converters.parity.boundaries import boundary_rows, made_rows, with_codes
@@ -32,28 +37,33 @@ from converters.parity.probe_rows import (
     special_rows,
     split_rows,
 )
-from converters.parity.session import Session, SessionError
+from converters.parity.session import SessionError, require_loadable
 from converters.sources.estimator_rows import EstimatorRows, WordsError, coded, words_of
 from converters.trees.sklearn_trees import ensembles
 from converters.vocabulary import of_sklearn
 from tollgate.errors import ConversionError
 from tollgate.explanation import Explanation
+from tollgate.explanation.explanation_file import unexplained
 
 
 class SklearnModel:
     """
-    A `TrainedModel` of a fitted classifier in memory.
+    A `TrainedModel` of a fitted estimator in memory.
 
     Args:
-        estimator: The classifier, or a pipeline that ends in one.
+        estimator: A classifier or an outlier detector, or a pipeline that ends in one.
         written_by: Version of scikit-learn that wrote its file, if it is not this one.
 
     Raises:
-        ConversionError: It is no fitted classifier with probabilities.
+        ConversionError: It is not fitted, or no estimator that is converted.
     """
 
     def __init__(self, estimator: Any, *, written_by: str = "") -> None:
-        refuse_unfaithful(estimator)
+        self._anomaly = anomaly_score(estimator)
+        if self._anomaly is None:
+            refuse_unfaithful(estimator)
+        else:
+            require_fitted(estimator)
         self._written_by = written_by
         self._estimator = estimator
         try:
@@ -72,12 +82,13 @@ class SklearnModel:
             framework="scikit-learn",
             version=sklearn.__version__,
             objective=_kind(self._estimator),
-            classes=plain_classes(self._estimator.classes_),
+            classes=plain_classes(self._rows.classes),
             columns=int(self._estimator.n_features_in_),
             names=None if names is None else tuple(str(one) for one in names),
             trees=len(self._trees),
             parameters=plain_parameters(self._estimator.get_params()),
             converter=f"skl2onnx {skl2onnx.__version__}",
+            anomaly=self._anomaly,
             categories=of_sklearn(self._estimator)
             | {
                 column: Vocabulary(codes=True, known=tuple(words.known))
@@ -100,13 +111,18 @@ class SklearnModel:
     def convert(self, *, wide: bool = False) -> bytes:
         """Return it as ONNX, rounded to float32 if a float64 operator is missing."""
         if not wide:
-            return onnx_from_sklearn(self._coded)
+            return self._graph(wide=False)
         try:
-            found = onnx_from_sklearn(self._coded, wide=True)
-            Session(found)
+            found = self._graph(wide=True)
+            require_loadable(found)
         except (ConversionError, SessionError):
-            return cast_first(onnx_from_sklearn(self._coded))
+            return cast_first(self._graph(wide=False))
         return found
+
+    def _graph(self, *, wide: bool) -> bytes:
+        if self._anomaly is not None:
+            return onnx_from_detector(self._coded, wide=wide)
+        return onnx_from_sklearn(self._coded, wide=wide)
 
     def pruned(self, *, trees: int | None, depth: int | None) -> SklearnModel:
         smaller = pruned_estimator(self._estimator, trees=trees, depth=depth)
@@ -114,6 +130,12 @@ class SklearnModel:
 
     def explanation(self) -> Explanation:
         facts = self.facts
+        if self._anomaly is not None:
+            return unexplained(
+                "the score of an outlier detector is no sum over the features",
+                features=facts.feature_names,
+                classes=(0, 1),
+            )
         given = EstimatorRows(self._coded, self._names).table
         return explained(
             lambda: explain_sklearn(self._coded, facts=facts, given=given),

@@ -1,5 +1,5 @@
 """
-Read the trees of an ai.onnx.ml operator.
+Read the trees of an ai.onnx.ml operator, and write trees as one.
 
 Every test becomes one of three: `x < t`, `x <= t` or `x == t`. Where the operator tests
 the opposite, the two children are exchanged, so each row takes the same path as before.
@@ -7,6 +7,7 @@ the opposite, the two children are exchanged, so each row takes the same path as
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -170,3 +171,85 @@ def _values(
         # Add it to the first tree: every row ends in exactly one of its leaves.
         values[trees[0][leaf[trees[0]]]] += base
     return values
+
+
+# Write trees as the attributes of a tree operator.
+#
+# onnxmltools copies everything below a split by category once per category: forty
+# categories took it 40 s, three hundred ended in a RecursionError. Here all tests of
+# one category set share the subtrees below them.
+
+_NODE = ("featureids", "values", "truenodeids", "falsenodeids")
+
+
+def tree_operator(trees: Sequence[Tree]) -> dict[str, Any]:
+    """Return the attributes of a TreeEnsembleRegressor: nodes_* and target_*."""
+    parts: dict[str, list[Any]] = {}
+    for number, tree in enumerate(trees):
+        nodes, leaves = _nodes(tree)
+        size = len(nodes["nodeids"])
+        nodes |= {"treeids": [number] * size}
+        for name, values in nodes.items():
+            parts.setdefault(f"nodes_{name}", []).extend(values)
+        for name, values in (
+            ("treeids", [number] * len(leaves)),
+            ("nodeids", leaves),
+            ("ids", [tree.output] * len(leaves)),
+            ("weights", tree.value[leaves, 0].tolist()),
+        ):
+            parts.setdefault(f"target_{name}", []).extend(values)
+    return parts
+
+
+def _nodes(tree: Tree) -> tuple[dict[str, list[Any]], list[int]]:
+    """Return the nodes of one tree by attribute, and which of them are leaves."""
+    left, right = tree.left.tolist(), tree.right.tolist()
+    features, limits = tree.feature.tolist(), tree.threshold.tolist()
+    tracks = tree.missing_left.astype(int).tolist()
+    rows: list[tuple[int, str, int, float, int, int, int]] = []
+    leaves: list[int] = []
+    spare = len(left)  # numbers for the second and later tests of a set
+    pending = [0]
+    while pending:
+        at = pending.pop()
+        if left[at] < 0:
+            rows.append((at, "LEAF", 0, 0.0, 0, 0, 0))
+            leaves.append(at)
+            continue
+        pending += [right[at], left[at]]
+        feature, missing_left = features[at], tracks[at]
+        if at not in tree.codes:
+            rows.append(
+                (
+                    at,
+                    "BRANCH_LEQ" if tree.comparison[at] == AT_MOST else "BRANCH_LT",
+                    feature,
+                    limits[at],
+                    left[at],
+                    right[at],
+                    missing_left,
+                )
+            )
+            continue
+        codes = tree.codes[at]
+        numbers = [at, *range(spare, spare + len(codes) - 1)]
+        spare += len(codes) - 1
+        # A code of the set goes to the right, all else to the left.
+        after = [*numbers[1:], left[at]]
+        rows += [
+            (own, "BRANCH_EQ", feature, float(code), right[at], other, 1 - missing_left)
+            for own, code, other in zip(numbers, codes, after, strict=True)
+        ]
+    return _by_attribute(rows), leaves
+
+
+def _by_attribute(rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:
+    number, mode, *others, missing = (
+        list(column) for column in zip(*rows, strict=True)
+    )
+    return {
+        "nodeids": number,
+        "modes": mode,
+        **dict(zip(_NODE, others, strict=True)),
+        "missing_value_tracks_true": missing,
+    }

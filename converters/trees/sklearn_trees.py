@@ -10,10 +10,12 @@ import numpy as np
 from sklearn.ensemble import (
     GradientBoostingClassifier,
     HistGradientBoostingClassifier,
+    IsolationForest,
 )
 from sklearn.ensemble._forest import BaseForest
 from sklearn.tree import BaseDecisionTree
 
+from converters.model import F64
 from converters.trees.tree_ensemble import AT_MOST, Tree, comparisons, round_down
 from tollgate.errors import ConversionError
 
@@ -46,6 +48,8 @@ def ensembles(estimator: object) -> Iterator[Ensemble]:
     elif isinstance(estimator, BaseForest):
         trees = [tree_from_sklearn(one.tree_) for one in estimator.estimators_]
         yield Ensemble(trees, averaged=True)
+    elif isinstance(estimator, IsolationForest):
+        yield Ensemble(isolation_trees(estimator))
     elif isinstance(estimator, GradientBoostingClassifier):
         yield Ensemble(
             [tree_from_sklearn(one.tree_) for one in estimator.estimators_.ravel()]
@@ -99,6 +103,43 @@ def tree_from_histogram(nodes: Any) -> Tree:
         cover=nodes["count"].astype(np.float64),
         wide=True,
     )
+
+
+def isolation_trees(forest: IsolationForest) -> list[Tree]:
+    """
+    Read the trees of an isolation forest: a leaf adds the path length to it.
+
+    The path length is the number of splits on the way, and the mean depth that a tree
+    of the leaf's training rows would still have (Liu, Ting and Zhou, 2008).
+    """
+    return [
+        _with_paths(tree_from_sklearn(one.tree_), one.tree_, columns=columns)
+        for one, columns in zip(
+            forest.estimators_, forest.estimators_features_, strict=True
+        )
+    ]
+
+
+def _with_paths(tree: Tree, fitted: Any, *, columns: Any) -> Tree:
+    """Replace the values of a tree by path lengths, its columns by the forest's."""
+    depth = np.zeros(len(tree.left))
+    for node in np.flatnonzero(tree.is_split):  # parents come before their children
+        depth[[tree.left[node], tree.right[node]]] = depth[node] + 1
+    length = depth + mean_path(fitted.n_node_samples)
+    feature = np.asarray(columns)[np.where(tree.is_split, tree.feature, 0)]
+    return msgspec.structs.replace(
+        tree, value=length[:, None], feature=feature, output=0
+    )
+
+
+def mean_path(rows: Any) -> F64:
+    """Return the mean depth of a tree that isolates so many rows; float64 [M]."""
+    count = np.asarray(rows, np.float64)
+    found: F64 = np.where(count == 2, 1.0, 0.0)
+    many = count > 2
+    left = count[many] - 1
+    found[many] = 2 * (np.log(left) + np.euler_gamma) - 2 * left / count[many]
+    return found
 
 
 def round_histograms(estimator: object) -> None:

@@ -1,10 +1,4 @@
-"""
-Read the trees of an XGBoost model from its JSON, and write them in ONNX form.
-
-onnxmltools copies everything below a split by category once per category: forty
-categories took it 40 s, three hundred ended in a RecursionError. Here all tests of one
-category set share the subtrees below them.
-"""
+"""Read the trees of an XGBoost model from its JSON."""
 
 from __future__ import annotations
 
@@ -18,8 +12,6 @@ from converters.trees.tree_ensemble import LESS, NOT_IN, Tree, comparisons
 
 if TYPE_CHECKING:
     from xgboost import Booster
-
-_NODE = ("featureids", "values", "truenodeids", "falsenodeids")
 
 
 def trees_from_xgboost(booster: Booster) -> list[Tree]:
@@ -51,25 +43,6 @@ def tree_from_json(tree: Mapping[str, Any], *, output: int = 0) -> Tree:
         cover=np.asarray(tree["sum_hessian"], dtype=np.float64),
         output=output,
     )
-
-
-def tree_operator(trees: Sequence[Tree]) -> dict[str, Any]:
-    """Return the attributes of a TreeEnsembleRegressor: nodes_* and target_*."""
-    parts: dict[str, list[Any]] = {}
-    for number, tree in enumerate(trees):
-        nodes, leaves = _nodes(tree)
-        size = len(nodes["nodeids"])
-        nodes |= {"treeids": [number] * size}
-        for name, values in nodes.items():
-            parts.setdefault(f"nodes_{name}", []).extend(values)
-        for name, values in (
-            ("treeids", [number] * len(leaves)),
-            ("nodeids", leaves),
-            ("ids", [tree.output] * len(leaves)),
-            ("weights", tree.value[leaves, 0].tolist()),
-        ):
-            parts.setdefault(f"target_{name}", []).extend(values)
-    return parts
 
 
 def tree_part(
@@ -115,58 +88,4 @@ def category_sets(tree: Mapping[str, Any]) -> dict[int, tuple[int, ...]]:
             tree.get("categories_sizes", ()),
             strict=True,
         )
-    }
-
-
-def _nodes(tree: Tree) -> tuple[dict[str, list[Any]], list[int]]:
-    """Return the nodes of one tree by attribute, and which of them are leaves."""
-    left, right = tree.left.tolist(), tree.right.tolist()
-    features, limits = tree.feature.tolist(), tree.threshold.tolist()
-    tracks = tree.missing_left.astype(int).tolist()
-    rows: list[tuple[int, str, int, float, int, int, int]] = []
-    leaves: list[int] = []
-    spare = len(left)  # numbers for the second and later tests of a set
-    pending = [0]
-    while pending:
-        at = pending.pop()
-        if left[at] < 0:
-            rows.append((at, "LEAF", 0, 0.0, 0, 0, 0))
-            leaves.append(at)
-            continue
-        pending += [right[at], left[at]]
-        feature, missing_left = features[at], tracks[at]
-        if at not in tree.codes:
-            rows.append(
-                (
-                    at,
-                    "BRANCH_LT",
-                    feature,
-                    limits[at],
-                    left[at],
-                    right[at],
-                    missing_left,
-                )
-            )
-            continue
-        codes = tree.codes[at]
-        numbers = [at, *range(spare, spare + len(codes) - 1)]
-        spare += len(codes) - 1
-        # A code of the set goes to the right, all else to the left.
-        after = [*numbers[1:], left[at]]
-        rows += [
-            (own, "BRANCH_EQ", feature, float(code), right[at], other, 1 - missing_left)
-            for own, code, other in zip(numbers, codes, after, strict=True)
-        ]
-    return _by_attribute(rows), leaves
-
-
-def _by_attribute(rows: Sequence[tuple[Any, ...]]) -> dict[str, list[Any]]:
-    number, mode, *others, missing = (
-        list(column) for column in zip(*rows, strict=True)
-    )
-    return {
-        "nodeids": number,
-        "modes": mode,
-        **dict(zip(_NODE, others, strict=True)),
-        "missing_value_tracks_true": missing,
     }

@@ -15,6 +15,7 @@ import onnx
 import polars as pl
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from sklearn.ensemble import IsolationForest
 from sklearn.linear_model import LogisticRegression
 from xgboost import XGBClassifier, XGBRegressor
 
@@ -421,3 +422,72 @@ def test_the_order_of_features_without_names_is_stated_or_warned_of(
         status, _, said = command(*source, "--out", "bad", "--columns", columns)
         assert status == 2
         assert says in said
+
+
+@pytest.fixture
+def detector(tmp_path):
+    """Write an isolation forest, and 2,000 rows of which 20 are odd."""
+    features = np.random.default_rng(2).normal(size=(2000, 4))
+    features[:20] *= 8
+    frame = pl.DataFrame(features, schema=NAMES)
+    frame = frame.with_columns(pl.Series("odd", [1] * 20 + [0] * 1980))
+    frame.write_csv(tmp_path / "rows.csv")
+    frame.filter(pl.col("odd") == 0).drop("odd").write_csv(tmp_path / "normal.csv")
+    forest = IsolationForest(n_estimators=10, random_state=0).fit(features)
+    joblib.dump(forest, tmp_path / "forest.pkl")
+    return features
+
+
+def test_a_detector_is_calibrated_on_the_rows_that_no_label_calls_odd(
+    command, detector, tmp_path
+):
+    """The same as with a file of these rows; the record has the knots."""
+    words = ("convert", "forest.pkl", "--trust-pickle", "--sample")
+    for more in (
+        ("rows.csv", "--label", "odd"),
+        ("normal.csv", "--calibration", "normal.csv"),
+    ):
+        status, _, said = command(*words, *more, "--out", more[1].strip("-"))
+        assert status == 0, said
+    records = [
+        json.loads((tmp_path / name / "artifact.json").read_text())
+        for name in ("label", "calibration")
+    ]
+    first, second = (one["calibration"] for one in records)
+    assert first["source"] == "rows of rows.csv without those with odd 1"
+    assert second["source"] == "rows of normal.csv"
+    assert first["scores"] == second["scores"]
+    assert first["rows"] == 1980
+    assert records[0]["source"]["classes"] == [0, 1]
+    assert records[0]["parity"][0]["thresholds"] == [0.99]
+    text = (tmp_path / "label" / "card.md").read_text("utf-8")
+    assert "| calibrated on | `1,980 rows of rows.csv without those" in text
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ((), "--calibration: is missing: forest.pkl is an outlier detector"),
+        (("--sample", "rows.csv", "--prune", "5"), "train a smaller one"),
+        (("--sample", "rows.csv"), "has 4 features, the rows of rows.csv have 5"),
+        (("--sample", "normal.csv", "--expected", "a.txt"), "--expected: are prob"),
+    ],
+)
+def test_a_detector_is_refused_in_one_line(command, detector, tmp_path, more, problem):
+    """Nothing is written."""
+    words = ("convert", "forest.pkl", "--trust-pickle", "--out", "out")
+    status, _, said = command(*words, *more)
+    assert status == 2
+    assert problem in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_calibration_rows_of_a_classifier_are_refused(command, boosted, rows, tmp_path):
+    """Its probabilities are not recalibrated."""
+    boosted.save_model(tmp_path / "model.json")
+    sample = sample_file(tmp_path / "rows.parquet", rows)
+    status, _, said = command(
+        *("convert", "model.json", "--out", "out", "--calibration", sample)
+    )
+    assert status == 2
+    assert "--calibration: is for outlier detectors; model.json is none" in said

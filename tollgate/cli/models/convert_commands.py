@@ -73,6 +73,15 @@ Sample = Annotated[
         rich_help_panel=_PROOF,
     ),
 ]
+Calibration = Annotated[
+    Path | None,
+    typer.Option(
+        help="Rows of normal behaviour, which turn the raw score of an outlier "
+        "detector into a false-alarm probability.",
+        show_default="the rows of --sample, without those whose label is 1",
+        rich_help_panel=_RECORD,
+    ),
+]
 Expected = Annotated[
     Path | None,
     typer.Option(
@@ -203,6 +212,7 @@ def convert(
     expected: Expected = None,
     target: Target = None,
     label: Label = None,
+    calibration: Calibration = None,
     segment: Segment = None,
     sensitive: Sensitive = None,
     prune: Annotated[
@@ -278,6 +288,7 @@ def convert(
         sample=sample,
         expected=expected,
         label=label,
+        calibration=calibration,
         segments=tuple(segment or ()),
         sensitive=tuple(sensitive or ()),
         targets=tuple(target or ()),

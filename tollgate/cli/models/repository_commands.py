@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tollgate.features.spec.feature_spec import FeatureSpec
     from tollgate.repository.lint.lint_rule import Severity
     from tollgate.repository.lint.linting import Report
-    from tollgate.repository.models.artifact_file import Artifact, MadeFrom
+    from tollgate.repository.models.artifact_file import Artifact
     from tollgate.server.model_trial import SourceAnswers
     from tollgate.server.triton.control import Reachable
 
@@ -125,7 +125,7 @@ def compare_with_source(
         if sample is None and known is not None and known.sample is not None:
             sample = known.sample.below(directory)
         conversion = _conversion(
-            directory, options, known, purpose=purpose, sample=sample
+            directory, options, record, purpose=purpose, sample=sample
         )
         try:
             answers = _answers(conversion)
@@ -178,13 +178,14 @@ def _reason(
 def _conversion(
     directory: Path,
     options: SourceOptions,
-    known: MadeFrom | None,
+    record: Artifact | None,
     *,
     purpose: Purpose,
     sample: Path | None,
 ) -> Conversion:
     from converters.conversion import Conversion
 
+    known = None if record is None else record.made_from
     source = options.source
     if source is None:
         assert known is not None  # otherwise there was a reason
@@ -197,6 +198,7 @@ def _conversion(
         purpose=purpose,
         columns=() if known is None else known.columns,
         missing=None if known is None else known.missing,
+        calibrated=None if record is None else record.calibration,
     )
 
 

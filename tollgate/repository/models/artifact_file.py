@@ -522,6 +522,29 @@ class Training(msgspec.Struct, frozen=True):
     note: str = ""
 
 
+class Calibration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """
+    The map from the raw score of an outlier detector to its answer.
+
+    The answer is 1 - P(a normal row scores at least as high). Between two knots the
+    logarithm of that probability is a straight line.
+
+    Attributes:
+        scale: Scale of `scores`: `log` for the natural logarithm of the raw score.
+        scores: Raw scores of the knots on that scale, ascending. The raw score rises
+            with the anomaly.
+        false_alarms: Probability at each knot, descending from 1.
+        rows: Number of normal rows that it was fitted to.
+        source: Description of these rows.
+    """
+
+    scale: Literal["linear", "log"]
+    scores: tuple[float, ...]
+    false_alarms: tuple[float, ...]
+    rows: int
+    source: str
+
+
 class Artifact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """
     The record of one converted model.
@@ -551,6 +574,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         oracle: The reference it was proven against; None in older records.
         made_from: The files it was converted from; None if there was none, and in older
             records.
+        calibration: Part of the graph of an outlier detector; None for other models.
     """
 
     sha256: Sha256
@@ -570,6 +594,7 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     files: dict[Name, Sha256] = {}
     oracle: Oracle | None = None
     made_from: MadeFrom | None = None
+    calibration: Calibration | None = None
 
 
 # The fields that decide whether a model fits and serves.
@@ -584,6 +609,7 @@ _SERVED = (
     "categories",
     "oracle",
     "made_from",
+    "calibration",
 )
 
 
