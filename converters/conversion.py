@@ -198,6 +198,10 @@ def convert_model(
         purpose = msgspec.structs.replace(
             purpose, thresholds=DETECTED.thresholds, levels=DETECTED
         )
+    if model.facts.number:
+        _require_number(origin, sample=sample, shrinking=shrinking)
+        if purpose.names is None:
+            purpose = msgspec.structs.replace(purpose, thresholds=())
     if expected is not None and calibration is not None:
         problem = "are probabilities, and an outlier detector's author has raw scores"
         raise ArgumentError("expected", problem)
@@ -380,6 +384,20 @@ def _names(
             where=f"feature {at}",
         )
     return wanted
+
+
+def _require_number(
+    origin: str, *, sample: Sample | None, shrinking: Shrinking
+) -> None:
+    """Refuse options that judge classes for a model that answers a number."""
+    if sample is not None and sample.label is not None:
+        problem = f"is a class to judge by, and {origin} answers a number: leave it out"
+        raise ArgumentError("label", problem)
+    if shrinking != Shrinking(gate=shrinking.gate):
+        raise ConversionError(
+            f"{origin} answers a number and is converted as it is: train a smaller "
+            "one instead of pruning, distilling or quantizing it"
+        )
 
 
 def _require_order(origin: str, classes: tuple[int | str, ...]) -> None:

@@ -56,7 +56,7 @@ def describe_training(
     Args:
         features: float32 [N, F].
         label: 1 for fraud, 0 otherwise; [N], or None where labels are unknown.
-        score: P(1) of each row; float32 [N].
+        score: P(1) of each row, or the number; float32 [N].
         origin: Origin of the rows; see `Training.origin`.
     """
     return Training(
@@ -131,7 +131,8 @@ def _draw_one(comparison: Comparison, left: Axes, right: Axes) -> None:
     left.axvline(
         report.tolerance, color="tab:red", label=f"allowed {report.tolerance:g}"
     )
-    left.set(xscale="log", yscale="log", xlabel="|Δp|", ylabel="rows")
+    what = "|Δp|" if report.unit is None else "|Δ| / size"
+    left.set(xscale="log", yscale="log", xlabel=what, ylabel="rows")
     left.set_title(f"max {report.max_delta:.2g}, {report.flips} flips")
     left.legend()
     right.plot(comparison.source[:, -1], comparison.converted[:, -1], ".", markersize=3)
@@ -175,6 +176,7 @@ def artifact_of(
             trees=facts.trees,
             parameters=facts.parameters,
             written_by=facts.written_by,
+            kind="number" if facts.number else "classes",
         ),
         graph=_graph(converted),
         parity=proven.reports,
@@ -216,7 +218,9 @@ def _training(converted: Converted) -> Training | None:
         sample.rows,
         names=converted.names,
         label=sample.classes(known) if len(known) == 2 else None,
-        score=np.ascontiguousarray(converted.probabilities(sample.rows)[:, 1]),
+        score=np.ascontiguousarray(
+            converted.probabilities(sample.rows)[:, 0 if len(known) == 1 else 1]
+        ),
         origin=sample.origin,
         note=sample.note,
     )

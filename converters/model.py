@@ -53,6 +53,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         unplaced: Words of all category columns, in the order of these columns, where
             the file does not say which columns they are.
         wide: True if the model distinguishes float64 numbers that are equal in float32.
+        number: True if its only answer is a number, in a unit of its own.
         anomaly: Form of the raw score of an outlier detector, its only answer, that is
             not calibrated; None for other models.
     """
@@ -71,6 +72,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unplaced: tuple[Words, ...] = ()
     wide: bool = False
     anomaly: AnomalyScore | None = None
+    number: bool = False
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -105,7 +107,7 @@ class Pruning(msgspec.Struct, frozen=True):
 
 
 class TrainedModel(Protocol):
-    """A trained classifier that can predict and be converted."""
+    """A trained model that can predict and be converted."""
 
     @property
     def facts(self) -> Facts:
@@ -115,8 +117,9 @@ class TrainedModel(Protocol):
         """
         Return the probabilities of rows [N, F] as float64 [N, K].
 
-        A row that the framework refuses gets NaN. float32 and float64 are passed on
-        unchanged: not every framework predicts the same for both.
+        K is 1 for a model that answers a number or a raw score. A row that the
+        framework refuses gets NaN. float32 and float64 are passed on unchanged: not
+        every framework predicts the same for both.
         """
 
     def convert(self, *, wide: bool = False) -> bytes:

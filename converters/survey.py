@@ -14,11 +14,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from converters.model import F32, F64
+from converters.model import F32, F64, Facts
 from converters.parity.proof import prove
 from converters.parity.runner import onnx_runner
 from converters.sources.opening import open_source
-from tollgate.errors import SetupError, TollgateError
+from tollgate.errors import ConversionError, SetupError, TollgateError
 from tollgate.repository.models.artifact_file import ParityReport
 from tollgate.repository.models.targets import OURS, target
 
@@ -26,7 +26,7 @@ THRESHOLDS = (0.1, 0.5, 0.9)
 MODEL_SUFFIXES = (".model", ".bst", ".onnx", ".cbm", ".joblib", ".pkl", ".dat", ".json")
 # LightGBM texts with the same suffix as the data next to them.
 TEXT_MODELS = ("lg_breast_cancer.txt", "model_simple.txt", "toy_categorical_model.txt")
-# Model -> rows, and the probabilities that its framework gave for them when it was
+# Model -> rows, and the answers that its framework gave for them when it was
 # saved.
 EXPECTED = {
     "lg_dart_breast_cancer.model": (
@@ -35,6 +35,14 @@ EXPECTED = {
     ),
     "lgmulticlass.model": ("multiclass_test.tsv", "lgmulticlass_true_predictions.txt"),
     "lg_kddcup99.model": ("kddcup99_test.tsv", "lg_kddcup99_true_predictions.txt"),
+    **{
+        f"{name}.model": (f"{name}_features.tsv", f"{name}_true_predictions.txt")
+        for name in (
+            "genlin_fmtp_gamma_AvgClaimAmount",
+            "genlin_fmtp_poisson_Frequency",
+            "genlin_fmtp_tweedie_PurePremium",
+        )
+    },
 }
 
 
@@ -47,8 +55,8 @@ class Row(msgspec.Struct, frozen=True):
         framework: Framework that wrote it, if that could be read.
         outcome: Converted with figures, or refused with the reason.
         converted: True if the converted model predicts as its source.
-        expected_delta: Largest |Δp| to the predictions in the same folder; None
-            without.
+        expected_delta: Largest difference from the predictions in the same folder, of a
+            number for its size; None without.
         elsewhere: Figures in the onnxruntime of each other requested release.
     """
 
@@ -92,8 +100,16 @@ def _row(
             framework = f"{facts.framework}, {facts.objective}"
             if samples is not None:
                 samples = samples[:, -facts.columns :]  # some tables start with a label
+            if facts.anomaly is not None:
+                raise ConversionError(
+                    "is an outlier detector, which rows of normal behaviour calibrate: "
+                    "tollgate convert --calibration"
+                )
             proven = prove(
-                source, samples=samples, thresholds=THRESHOLDS, targets=targets
+                source,
+                samples=samples,
+                thresholds=() if facts.number else THRESHOLDS,
+                targets=targets,
             )
             own = None if samples is None else source.predict(samples)
         proven.report.check()
@@ -106,15 +122,27 @@ def _row(
     outcome = f"converted: {_figures(report)}"
     delta = None
     if expected_files is not None and samples is not None and own is not None:
-        expected = _probabilities(read_rows(path.parent / expected_files[1]))
+        written = read_rows(path.parent / expected_files[1])
+        expected = written.astype(np.float64)
+        if not facts.number:
+            expected = _probabilities(written)
         found = onnx_runner(proven.model)(samples).astype(np.float64)
-        delta = float(np.abs(found - expected).max())
+        delta, apart = (
+            float((np.abs(one - expected) / _sizes(expected, facts)).max())
+            for one in (found, own)
+        )
         outcome += (
             f"; {len(samples)} predictions of its author: max {delta:.1e}, where its "
             f"own framework on the same float32 rows is off by "
-            f"{np.abs(own - expected).max():.1e}"
+            f"{apart:.1e}"
         )
     return Row(name, framework, outcome, True, delta, proven.reports[1:])
+
+
+def _sizes(expected: F64, facts: Facts) -> F64:
+    """Return what differences are divided by: 1 for probabilities."""
+    found: F64 = np.abs(expected) if facts.number else np.ones_like(expected)
+    return found
 
 
 def _figures(report: ParityReport) -> str:

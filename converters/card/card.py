@@ -228,7 +228,9 @@ def identity(artifact: Artifact) -> Section:
         ("framework", Name(f"{source.framework} {source.version}")),
         *([("written by version", Name(source.written_by))] * bool(source.written_by)),
         ("objective", Name(source.objective)),
-        ("classes, in the order of the probabilities", _list(source.classes)),
+        ("answer", "one number")
+        if source.kind == "number"
+        else ("classes, in the order of the probabilities", _list(source.classes)),
         ("trees", count(source.trees) if source.trees else "none"),
         ("features", count(len(artifact.features))),
         ("size of model.onnx", f"{count(graph.size_bytes)} bytes"),

@@ -44,7 +44,7 @@ def explain(
     if found.reason:
         return found
     if reference is None:
-        reference = ask(model.predict, model.probes(samples))
+        reference = ask(model.predict, model.probes(samples), number=model.facts.number)
     delta = _difference(found, reference)
     if delta > TOLERANCE:
         return unexplained(
@@ -65,6 +65,15 @@ def explained(make: Callable[[], Explanation], *, facts: Facts) -> Explanation:
             features=facts.feature_names,
             classes=facts.classes,
         )
+
+
+def explained_number(facts: Facts) -> Explanation:
+    """Return the reason why a number has no explanation."""
+    return unexplained(
+        "the answer is a number, and contributions are those to a probability",
+        features=facts.feature_names,
+        classes=(0, 1),
+    )
 
 
 def _difference(found: Explanation, reference: Reference) -> float:

@@ -1,5 +1,5 @@
 """
-Convert trained LightGBM classifiers to ONNX that gives the same probabilities.
+Convert trained LightGBM models to ONNX that gives the same answers.
 
 LightGBM compares float64 thresholds and has three kinds of missing value; a tree in
 ONNX has float32 thresholds and one kind. So this module rewrites the model's own text
@@ -23,9 +23,11 @@ from converters.onnx.graph import (
     OPSET,
     Margin,
     Repairs,
+    number_graph,
     tree_attributes,
     tree_graph,
 )
+from converters.sources.files.lightgbm_file import KINDS, NUMBERS
 from converters.trees.lightgbm_trees import (
     CATEGORY,
     DEFAULT_LEFT,
@@ -44,14 +46,15 @@ _NO_MISSING, _ZERO_MISSING, _NAN_MISSING = 0, 1, 2
 
 def onnx_from_lightgbm(booster: Booster, *, wide: bool = False) -> bytes:
     """
-    Convert a binary or multi-class model; the same model gives the same bytes.
+    Convert a classifier or regressor; the same model gives the same bytes.
 
     Args:
         wide: True if its features are float64, as LightGBM compares them; else float32.
 
     Returns:
         A serialized graph: input `features` [N, F], one output
-        `probabilities` float32 [N, K], K classes, P(class 0) first.
+        `probabilities` float32 [N, K], K classes, P(class 0) first; [N, 1] for a
+        number.
 
     Raises:
         ConversionError: A model of this kind cannot be converted faithfully.
@@ -63,7 +66,9 @@ def onnx_from_lightgbm(booster: Booster, *, wide: bool = False) -> bytes:
     rounds = len(tree_texts(text)) // int(header(text, "num_tree_per_iteration"))
     averaged = re.search(r"^average_output$", text, re.MULTILINE) is not None
     exact: list[float] | None = [] if wide else None
-    plain, zero_is_missing = plain_text(text, exact=exact)
+    link = number_link(text)
+    leaves: list[float] | None = None if link is None else []
+    plain, zero_is_missing = plain_text(text, exact=exact, leaves=leaves)
     trees = _converted_trees(plain, columns=columns)
     if exact is not None:
         # Replace each written threshold, a position in the list, by its exact value.
@@ -73,6 +78,25 @@ def onnx_from_lightgbm(booster: Booster, *, wide: bool = False) -> bytes:
                 trees["nodes_values"], trees["nodes_modes"], strict=True
             )
         ]
+    repairs = Repairs(
+        zero_is_missing=zero_is_missing,
+        categories=category_columns(text),
+        codes_truncate=True,
+    )
+    if link is not None and leaves is not None:
+        trees["target_weights"] = [
+            leaves[int(value) - 1] for value in trees["target_weights"]
+        ]
+        return number_graph(
+            trees,
+            name="lightgbm",
+            columns=columns,
+            link=link,
+            rounds=rounds if averaged else 1,
+            exact=True,
+            repairs=repairs,
+            wide=wide,
+        )
     return tree_graph(
         trees,
         name="lightgbm",
@@ -80,11 +104,7 @@ def onnx_from_lightgbm(booster: Booster, *, wide: bool = False) -> bytes:
         margin=Margin(
             base=(0.0,) * outputs, factor=sigmoid / rounds if averaged else sigmoid
         ),
-        repairs=Repairs(
-            zero_is_missing=zero_is_missing,
-            categories=category_columns(text),
-            codes_truncate=True,
-        ),
+        repairs=repairs,
         wide=wide,
     )
 
@@ -103,9 +123,9 @@ def refuse_unfaithful(text: str) -> float:
     """
     objective = header(text, "objective", default="none given")
     kind, _, settings = objective.partition(" ")
-    if kind not in ("binary", "multiclass"):
+    if kind not in KINDS:
         raise ConversionError(
-            f"objective is {kind!r}; converted are 'binary' and 'multiclass'"
+            f"objective is {kind!r}; converted are {', '.join(KINDS)}"
         )
     if re.search(r"^is_linear=1$", text, re.MULTILINE):
         raise ConversionError(
@@ -116,6 +136,12 @@ def refuse_unfaithful(text: str) -> float:
         raise ConversionError("the model has no trees")
     found = re.search(r"sigmoid:([-\d.eE+]+)", settings)
     return float(found[1]) if found and kind == "binary" else 1.0
+
+
+def number_link(text: str) -> str | None:
+    """Return the function from a sum of leaves to a number; None for classes."""
+    kind, _, settings = header(text, "objective", default="").partition(" ")
+    return "square" if "sqrt" in settings.split() else NUMBERS.get(kind)
 
 
 def category_columns(text: str) -> tuple[int, ...]:
@@ -132,7 +158,10 @@ def category_columns(text: str) -> tuple[int, ...]:
 
 
 def plain_text(
-    text: str, *, exact: list[float] | None = None
+    text: str,
+    *,
+    exact: list[float] | None = None,
+    leaves: list[float] | None = None,
 ) -> tuple[str, tuple[int, ...]]:
     """
     Rewrite a text with float32 thresholds and NaN as the only missing value.
@@ -142,6 +171,8 @@ def plain_text(
         exact: List that receives the float64 thresholds; the text then contains the
             position of each one, from 1, which float32 holds. None writes thresholds
             rounded down to float32.
+        leaves: The same for the values of leaves, as those of a plain regression; None
+            leaves them unchanged.
 
     Returns:
         The text, and the columns whose zeros must become NaN before the trees.
@@ -155,6 +186,11 @@ def plain_text(
     # Drop the byte counts of the trees: they would be wrong now, and nothing needs
     # them.
     parts[0] = re.sub(r"(?m)^tree_sizes=.*\n", "", parts[0])
+    if leaves is not None:
+        parts = [
+            re.sub(r"(?m)^(\[?objective[=:] ?)[^\]\n]*", r"\1regression", part)
+            for part in parts
+        ]
     for number, part in enumerate(parts):
         if not part.startswith("Tree="):
             continue
@@ -175,6 +211,11 @@ def plain_text(
                 exact.append(_outside_zero(threshold, kind=np.float64))
                 thresholds.append(str(len(exact)))
             decisions.append((_NAN_MISSING << 2) | (DEFAULT_LEFT if left else 0))
+        if leaves is not None:
+            first = len(leaves) + 1
+            leaves += map(float, values(part, "leaf_value"))
+            line = " ".join(map(str, range(first, len(leaves) + 1)))
+            part = re.sub(r"(?m)^leaf_value=.*$", f"leaf_value={line}", part)
         line = " ".join(thresholds)
         part = re.sub(r"(?m)^threshold=.*$", f"threshold={line}", part)
         line = " ".join(map(str, decisions))

@@ -762,7 +762,7 @@ def refuse_unfaithful(estimator: Any) -> None:
     if not hasattr(estimator, "predict_proba"):
         raise ConversionError(
             f"a {name} gives no probabilities; needed is a classifier with "
-            "predict_proba"
+            "predict_proba, a regressor, or an outlier detector"
         )
     _require_features(estimator)
     if not hasattr(estimator, "classes_") or not hasattr(estimator, "n_features_in_"):

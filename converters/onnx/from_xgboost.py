@@ -1,5 +1,5 @@
 """
-Convert trained XGBoost classifiers to ONNX that gives the same probabilities.
+Convert trained XGBoost models to ONNX that gives the same answers.
 
 `converters.trees.onnx_trees` writes the trees. `converters.onnx.graph` adds the rest
 around them: a `missing` value other than NaN, category codes that are not whole
@@ -15,8 +15,10 @@ from typing import Any
 import numpy as np
 from xgboost import Booster, XGBClassifier, XGBRegressor
 
-from converters.onnx.graph import Margin, Repairs, tree_graph
+from converters.onnx.graph import Margin, Repairs, number_graph, tree_graph
+from converters.sources.files.xgboost_file import NUMBERS, OBJECTIVES
 from converters.trees.onnx_trees import tree_operator
+from converters.trees.tree_ensemble import single_leaf
 from converters.trees.xgboost_trees import (
     tree_part,
     trees_from_xgboost,
@@ -27,7 +29,6 @@ from tollgate.errors import ConversionError
 OBJECTIVE = "binary:logistic"
 # softmax differs from softprob in the result of predict(), not in the trees;
 # reg:logistic from binary:logistic only in the default metric.
-OBJECTIVES = (OBJECTIVE, "reg:logistic", "multi:softprob", "multi:softmax")
 
 
 def onnx_from_xgboost(
@@ -43,23 +44,43 @@ def onnx_from_xgboost(
 
     Returns:
         A serialized graph: input `features` float32 [N, F], one output
-        `probabilities` float32 [N, K], K classes, P(class 0) first.
+        `probabilities` float32 [N, K], K classes, P(class 0) first; [N, 1] for a
+        number.
 
     Raises:
         ConversionError: A model of this kind cannot be converted faithfully.
     """
     booster = served_booster(model)
+    link = number_link(booster)
+    repairs = Repairs(
+        missing=missing_value(model) if missing is None else missing,
+        categories=category_columns(booster),
+    )
+    if link is not None:
+        start = float(base_score(booster)[0])
+        # xgboost adds the leaves to the start value in the order of the trees.
+        first = single_leaf(math.log(start) if link == "exp" else start)
+        return number_graph(
+            tree_operator([first, *trees_from_xgboost(booster)]),
+            name="xgboost",
+            columns=booster.num_features(),
+            link=link,
+            repairs=repairs,
+        )
     outputs = margins(booster)
     return tree_graph(
         tree_operator(trees_from_xgboost(booster)),
         name="xgboost",
         columns=booster.num_features(),
         margin=Margin(base=base_margin(booster, outputs=outputs)),
-        repairs=Repairs(
-            missing=missing_value(model) if missing is None else missing,
-            categories=category_columns(booster),
-        ),
+        repairs=repairs,
     )
+
+
+def number_link(booster: Booster) -> str | None:
+    """Return the function from margin to number; None for classes."""
+    config = json.loads(booster.save_config())["learner"]
+    return NUMBERS.get(config["objective"]["name"], (None,))[0]
 
 
 def served_booster(model: XGBClassifier | XGBRegressor | Booster) -> Booster:
@@ -188,11 +209,16 @@ def margins(booster: Booster) -> int:
 
 def base_margin(booster: Booster, *, outputs: int) -> tuple[float, ...]:
     """Return the start margins of every row, in xgboost's own float32 steps."""
-    learner = json.loads(booster.save_config())["learner"]["learner_model_param"]
-    # "[5E-1]" or "[1E-1,2E-1]" since xgboost 3, "5E-1" before
-    text = str(learner["base_score"]).strip("[]")
-    scores = [np.float32(float(part)) for part in text.split(",")]
+    scores = base_score(booster)
     if outputs > 1:
         return tuple(float(one) for one in scores * (outputs // len(scores)))
     one = np.float32(1)
     return (float(-np.log(one / scores[0] - one)),)
+
+
+def base_score(booster: Booster) -> list[np.float32]:
+    """Return the base score as xgboost stores it: one number, or one for each class."""
+    learner = json.loads(booster.save_config())["learner"]["learner_model_param"]
+    # "[5E-1]" or "[1E-1,2E-1]" since xgboost 3, "5E-1" before
+    text = str(learner["base_score"]).strip("[]")
+    return [np.float32(float(part)) for part in text.split(",")]

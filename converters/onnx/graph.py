@@ -17,6 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
+from converters.trees.exact_sums import split_targets
 from tollgate.repository.models.targets import ML_DOMAIN
 from tollgate.schema import FEATURES, PROBABILITIES
 
@@ -116,6 +117,71 @@ def tree_graph(
         classes=max(2, outputs),
         constants=constants,
         wide=wide,
+    )
+
+
+def number_graph(
+    trees: dict[str, Any],
+    *,
+    name: str,
+    columns: int,
+    link: str,
+    rounds: int = 1,
+    exact: bool = False,
+    repairs: Repairs = Repairs(),  # noqa: B008  (frozen)
+    wide: bool = False,
+) -> bytes:
+    """
+    Combine repairs, trees and the step to a number into one model.
+
+    Args:
+        trees: Attributes of a TreeEnsembleRegressor: nodes_* and target_*.
+        columns: F, the number of features.
+        link: `identity`, `exp`, or `square` with the sign of the sum.
+        rounds: Divisor of the sums.
+        exact: True if the leaves are float64 and their sum is that of float64; False
+            sums in float32, in the order of the trees.
+        wide: True if features and thresholds are float64.
+
+    Returns:
+        A serialized graph: `features` [N, F] to `probabilities` float32 [N, 1].
+    """
+    kind = np.float64 if wide else np.float32
+    nodes, given, constants = _repair_nodes(repairs, columns=columns, kind=kind)
+    trees, parts = split_targets(trees) if exact else (trees, 1)
+
+    def add(operator: str, *inputs: str, **attributes: Any) -> str:
+        output = f"{operator.lower()}_{len(nodes)}"
+        nodes.append(helper.make_node(operator, inputs, [output], **attributes))
+        return output
+
+    def constant(value: Any) -> str:
+        constants.append(_constant(f"number_{len(constants)}", value))
+        return str(constants[-1].name)
+
+    sums = add(
+        "TreeEnsembleRegressor",
+        given,
+        domain=ML_DOMAIN,
+        n_targets=parts,
+        **(doubled(trees) if wide else trees),
+    )
+    double = add("Cast", sums, to=TensorProto.DOUBLE)
+    last = ""
+    for part in reversed(range(parts)):  # the finest first
+        column = add("Gather", double, constant(np.array([part], np.int64)), axis=1)
+        last = add("Add", last, column) if last else column
+    if rounds != 1:
+        last = add("Div", last, constant(np.array([rounds], np.float64)))
+    if link == "exp":
+        last = add("Exp", last)
+    elif link == "square":
+        last = add("Mul", last, add("Abs", last))
+    nodes.append(
+        helper.make_node("Cast", [last], [PROBABILITIES], to=TensorProto.FLOAT)
+    )
+    return finish(
+        nodes, name=name, columns=columns, classes=1, constants=constants, wide=wide
     )
 
 

@@ -35,12 +35,15 @@ class Reference(msgspec.Struct, frozen=True, eq=False):
         kind: Reason for each row; str [N].
         probabilities: float64 [N, K].
         refused: Rows that it refuses; float32 [M, F].
+        unit: Size of a number that is usual, if the answers are numbers: differences
+            are relative to the larger of a number and this. None for probabilities.
     """
 
     rows: F32
     kind: npt.NDArray[np.str_]
     probabilities: F64
     refused: F32
+    unit: float | None = None
 
     @property
     def unanswered(self) -> int:
@@ -69,9 +72,13 @@ def ask(
     probes: Probes,
     *,
     wide: bool = False,
+    number: bool = False,
 ) -> Reference:
     """
     Predict the probe rows with a trained model, as float64 where `wide`.
+
+    Args:
+        number: True if it answers a number.
 
     Raises:
         ConversionError: It predicts none of them.
@@ -86,7 +93,31 @@ def ask(
         kind=probes.kind[answered],
         probabilities=found[answered],
         refused=probes.rows[~answered],
+        unit=usual_size(found[probes.kind == "sample"]) if number else None,
     )
+
+
+def usual_size(numbers: F64) -> float:
+    """Return the median size of numbers other than 0; 1 if there is none."""
+    size = np.abs(numbers[np.isfinite(numbers) & (numbers != 0)])
+    return float(np.median(size)) if len(size) else 1.0
+
+
+def differences(expected: F64, found: F64, *, unit: float | None) -> F64:
+    """
+    Return how far answers are apart; infinite where one is not valid.
+
+    Args:
+        unit: See `Reference`; numbers beyond float32 must be its infinity.
+    """
+    with np.errstate(invalid="ignore", over="ignore"):
+        each: F64 = np.abs(found - expected)
+        if unit is None:
+            each[~((found >= 0) & (found <= 1))] = np.inf
+            return each
+        each /= np.maximum(np.abs(expected), unit)
+        each[expected.astype(np.float32) == found] = 0.0
+    return np.where(np.isnan(each), np.inf, each)
 
 
 def judge(
@@ -124,7 +155,7 @@ def judge(
         runtime=converted.runtime,
         batch_delta=max(
             _shuffled_delta(converted, reference, batched=batched, seed=seed),
-            _alone_delta(converted, reference.rows[alone], batched=batched[alone]),
+            _alone_delta(converted, reference, alone=alone, batched=batched),
         ),
         alone=len(alone),
         thresholds=thresholds,
@@ -144,8 +175,7 @@ def _comparison(
 ) -> Comparison:
     """Compute the figures from the predictions of both models."""
     expected, kind = reference.probabilities, reference.kind
-    each = np.abs(batched - expected)
-    each[~((batched >= 0) & (batched <= 1))] = np.inf
+    each = differences(expected, batched, unit=reference.unit)
     delta = each.max(axis=1)
     report = ParityReport(
         runtime=runtime,
@@ -164,13 +194,15 @@ def _comparison(
         unanswered=reference.unanswered,
         kinds={str(one): int((kind == one).sum()) for one in np.unique(kind)},
         alone=alone,
+        unit=reference.unit,
     )
     return Comparison(source=expected, converted=batched, delta=delta, report=report)
 
 
 def _flips(expected: F64, found: F64, *, thresholds: Sequence[float]) -> int:
     cut = np.asarray(thresholds, dtype=np.float64)[:, None, None]
-    expected = expected.astype(np.float32).astype(np.float64)
+    with np.errstate(over="ignore"):
+        expected = expected.astype(np.float32).astype(np.float64)
     first = 1 if expected.shape[1] == 2 else 0
     return int(((expected[:, first:] >= cut) != (found[:, first:] >= cut)).sum())
 
@@ -198,15 +230,24 @@ def _shuffled_delta(
     order = np.random.default_rng(seed).permutation(len(rows))
     shuffled = np.empty((len(rows), batched.shape[1]))
     shuffled[order] = _answers(converted, rows[order], size=MAX_BATCH_ROWS)
-    return _largest(batched, shuffled[: len(batched)])
+    return _largest(batched, shuffled[: len(batched)], unit=reference.unit)
 
 
-def _alone_delta(converted: Runner, rows: F32, *, batched: F64) -> float:
-    return _largest(batched, _answers(converted, rows, size=1))
+def _alone_delta(
+    converted: Runner,
+    reference: Reference,
+    *,
+    alone: npt.NDArray[np.int64],
+    batched: F64,
+) -> float:
+    found = _answers(converted, reference.rows[alone], size=1)
+    return _largest(batched[alone], found, unit=reference.unit)
 
 
-def _largest(one: F64, other: F64) -> float:
+def _largest(one: F64, other: F64, *, unit: float | None) -> float:
     """Return the largest difference; infinite where either is NaN."""
+    if unit is not None:
+        return float(differences(one, other, unit=unit).max())
     with np.errstate(invalid="ignore"):  # inf - inf
         delta = np.abs(one - other)
     return float(np.nan_to_num(delta, nan=np.inf).max())
@@ -217,7 +258,8 @@ def _worst(
 ) -> tuple[Disagreement, ...]:
     """List the rows that differ most; of two classes, P(1) represents both."""
     delta = each.max(axis=1)
-    label = each.argmax(axis=1) if each.shape[1] > 2 else np.ones(len(each), dtype=int)
+    last = np.full(len(each), each.shape[1] - 1)
+    label = each.argmax(axis=1) if each.shape[1] > 2 else last
     return tuple(
         Disagreement(
             row=int(row),

@@ -15,6 +15,7 @@ from tollgate.errors import ConversionError
 from tollgate.repository.models.artifact_file import ParityReport
 from tollgate.repository.models.targets import OURS
 
+NUMBER_LEVELS = (0.5, 0.9, 0.99)  # quantiles that stand for thresholds
 SAMPLE_ROWS = 100_000  # of a sample, evenly spaced
 
 
@@ -69,7 +70,8 @@ def prove(
 
     Args:
         samples: Rows as served; float32 [N, F]; None generates some.
-        thresholds: Scores at which the policy's decision changes.
+        thresholds: Scores at which the policy's decision changes; empty for those of a
+            number that about half, a tenth and a hundredth of the sample rows reach.
         targets: Triton releases in whose onnxruntime it is proven too.
         wide: True if its features are served as float64.
 
@@ -92,8 +94,12 @@ def prove(
     probes = source.probes(samples)
     # If the graph rounds its input first, compare it with float32 predictions.
     exact = wide and not rounds_first(converted)
-    reference = ask(source.predict, probes, wide=exact)
+    reference = ask(source.predict, probes, wide=exact, number=facts.number)
     _require_answers(probes, reference, made=samples is None)
+    if facts.number and not thresholds:
+        usual = reference.probabilities[reference.kind == "sample", 0]
+        reached = np.quantile(usual, NUMBER_LEVELS)
+        thresholds = sorted({float(f"{one:.3g}") for one in reached.tolist()})
     return prove_graph(
         converted,
         facts=facts,

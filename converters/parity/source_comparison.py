@@ -10,6 +10,7 @@ import numpy.typing as npt
 import polars as pl
 
 from converters.model import F64, TrainedModel
+from converters.parity.parity import differences, usual_size
 from converters.parity.runner import onnx_runner
 from converters.sample import Sample
 from tollgate.errors import InputError, ParityError
@@ -62,6 +63,7 @@ def oracle_of(
     found: F64 = answered.astype(np.float64)
     path = Path(sample.source)
     changes: dict[str, object] = {}
+    unit = usual_size(found) if facts.number else None
     if sample.raw is not None:
         answers = source.predict(sample.raw[chosen])
         # Leave out rows that the source refuses: they have no prediction to compare
@@ -69,13 +71,13 @@ def oracle_of(
         known = ~np.isnan(answers).any(axis=1)
         if known.any():
             changes["raw_apart"] = apart(
-                answers[known], found[known], places=chosen[known]
+                answers[known], found[known], places=chosen[known], unit=unit
             )
         if path.is_file():
             changes["raw"] = RowsFile(path.name, hash_file(path), int(known.sum()))
     if expected is not None:
         wanted = read_expected(expected, rows=len(found), classes=found.shape[1])
-        seen = apart(wanted, found, places=chosen)
+        seen = apart(wanted, found, places=chosen, unit=unit)
         if seen.rows:
             raise ParityError(
                 f"{expected}: row {seen.first} of {len(found):,}: {seen.wanted:.9g} "
@@ -87,23 +89,34 @@ def oracle_of(
     return msgspec.structs.replace(oracle, **changes)
 
 
-def apart(wanted: F64, found: F64, *, places: npt.NDArray[np.intp]) -> Apart:
+def apart(
+    wanted: F64,
+    found: F64,
+    *,
+    places: npt.NDArray[np.intp],
+    unit: float | None = None,
+) -> Apart:
     """
-    Compare probabilities; NaN counts as a difference.
+    Compare answers; NaN counts as a difference.
 
     Args:
         wanted: Probabilities of the source or the author; float64 [N, K], N >= 1.
         found: Probabilities of the converted model; float64 [N, K].
         places: Positions of the rows in their file, from 0; int [N].
+        unit: Usual size of a number; None for probabilities.
     """
-    each = np.abs(wanted - found)
-    each[~np.isfinite(found)] = np.inf
+    if unit is None:
+        each = np.abs(wanted - found)
+        each[~np.isfinite(found)] = np.inf
+    else:
+        each = differences(wanted, found, unit=unit)
     delta = each.max(axis=1)
     over = np.flatnonzero(~(delta <= TOLERANCE))
     if not len(over):
         return Apart(max_delta=float(delta.max()))
     row = int(over[0])
-    label = 1 if wanted.shape[1] == 2 else int(each[row].argmax())
+    two = wanted.shape[1] == 2
+    label = 1 if two else int(each[row].argmax())
     return Apart(
         max_delta=float(delta.max()),
         rows=len(over),
@@ -118,9 +131,9 @@ def read_expected(path: Path, *, rows: int, classes: int) -> F64:
     Read the predictions that a model's author supplied.
 
     The file has a line for each row of the sample, in its order: the probability of the
-    second of two classes, or a probability for each class in the model's order. A
-    header line is skipped. The format is CSV, TSV, text separated by spaces, Parquet or
-    JSON lines.
+    second of two classes, a probability for each class in the model's order, or the
+    number that the model answers. A header line is skipped. The format is CSV, TSV,
+    text separated by spaces, Parquet or JSON lines.
 
     Returns:
         float64 [N, K].
@@ -138,11 +151,14 @@ def read_expected(path: Path, *, rows: int, classes: int) -> F64:
     if found.shape[1] != classes:
         problem = f"has {found.shape[1]} numbers a row, the model has {classes} classes"
         raise InputError(path, problem)
-    wrong = ~((found >= 0) & (found <= 1)).all(axis=1)
+    valid = np.isfinite(found) if classes == 1 else (found >= 0) & (found <= 1)
+    wrong = ~valid.all(axis=1)
     if wrong.any():
         row = int(np.argmax(wrong))
         shown = ", ".join(f"{one:g}" for one in found[row])
         problem = f"{shown}: no probabilities; margins need their sigmoid or softmax"
+        if classes == 1:
+            problem = f"{shown}: no finite number"
         raise InputError(path, problem, where=f"row {row + 1}")
     return found
 

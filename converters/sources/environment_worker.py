@@ -119,11 +119,17 @@ class Answers:
         return found() if callable(found) else found
 
     def predict(self, rows: Any) -> Any:
-        """Return the probabilities of [N, F]; float64 [N, K]."""
+        """Return the answers to [N, F]; float64 [N, K], K = 1 for a number."""
         import numpy as np
 
         if self.library == "lightgbm":
-            found = np.asarray(self._booster("booster_").predict(rows, num_threads=1))
+            booster = self._booster("booster_")
+            found = np.asarray(booster.predict(rows, num_threads=1))
+            if (
+                found.ndim == 1
+                and "\nobjective=binary" not in booster.model_to_string()
+            ):
+                found = found[:, None]
         elif self.library == "xgboost":
             found = self._predict_xgboost(rows)
         else:
@@ -149,6 +155,12 @@ class Answers:
             ),
             dtype=np.float64,
         )
+        config = json.loads(booster.save_config())
+        objective = config["learner"]["objective"]["name"]
+        if objective in ("count:poisson", "reg:gamma", "reg:tweedie"):
+            return np.exp(margin)[:, None]
+        if margin.ndim == 1 and not objective.endswith(":logistic"):
+            return margin[:, None]
         if margin.ndim == 1:
             return 1 / (1 + np.exp(-margin))
         power = np.exp(margin - margin.max(axis=1, keepdims=True))

@@ -269,7 +269,23 @@ def answering(estimator: Any) -> Any:
     last = parts_of(estimator)[1]
     if reconstructs(last) or hasattr(last, "score_samples"):
         return RawScores(estimator)
+    if hasattr(last, "predict") and not hasattr(last, "classes_"):
+        return Numbers(estimator)
     raise ValueError(f"a {type(last).__name__} gives no probabilities")
+
+
+class Numbers:
+    """The answer of a regressor."""
+
+    classes_ = ("value",)
+
+    def __init__(self, estimator: Any) -> None:
+        self._estimator = estimator
+
+    def predict_proba(self, table: Any) -> Any:
+        """Return the numbers, float64 [N, 1]."""
+        found = np.asarray(self._estimator.predict(table), np.float64)
+        return found.reshape(len(found), -1)
 
 
 class RawScores:
@@ -309,7 +325,7 @@ class EstimatorRows:
     Predict served rows with an estimator that has scikit-learn's interface.
 
     Args:
-        estimator: Classifier, or an outlier detector.
+        estimator: Classifier, regressor, or an outlier detector.
         names: Names of its columns, if it was trained on a data frame.
         words: Column -> the words that its codes stand for: `known`, and `missing`, the
             value it was trained with where there was no word.

@@ -1,8 +1,9 @@
-"""Use a trained LightGBM classifier as a source."""
+"""Use a trained LightGBM model as a source."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import lightgbm
 import numpy as np
@@ -10,7 +11,7 @@ import onnxmltools
 
 from converters.compression.prune_lightgbm import pruned_text
 from converters.explain.explain_trees import explain_lightgbm
-from converters.explain.explanation import explained
+from converters.explain.explanation import explained, explained_number
 from converters.model import (
     F32,
     F64,
@@ -21,6 +22,7 @@ from converters.model import (
     plain_parameters,
 )
 from converters.onnx.from_lightgbm import (
+    number_link,
     onnx_from_lightgbm,
     refuse_unfaithful,
     served_text,
@@ -56,6 +58,11 @@ def text_probabilities(model: TextModel, sums: F64) -> F64:
     """Return P(class 1), [N, 1], or a probability of each class, [N, K]."""
     rounds = len(model.trees) // model.outputs
     margins = model.sigmoid * (sums / rounds if model.averaged else sums)
+    if model.link is not None:
+        if model.link == "square":
+            return np.asarray(np.sign(margins) * margins**2)
+        with np.errstate(over="ignore"):
+            return np.asarray(np.exp(margins) if model.link == "exp" else margins)
     if model.outputs == 1:
         with np.errstate(over="ignore"):
             return np.asarray(1 / (1 + np.exp(-margins)))
@@ -85,7 +92,7 @@ def require_agreement(booster: lightgbm.Booster, model: TextModel) -> None:
             booster.predict(rows, raw_score=raw, num_threads=1), np.float64
         ).reshape(len(rows), -1)
         if found.shape != expected.shape or not (
-            np.abs(found - expected).max() <= _SLACK * scale
+            (np.abs(found - expected) <= _SLACK * np.maximum(scale, expected)).all()
         ):
             raise ConversionError(
                 f"lightgbm {lightgbm.__version__} answers otherwise than the numbers "
@@ -120,13 +127,13 @@ class LightGbmModel:
     A `TrainedModel` in memory.
 
     Args:
-        model: Its Booster, or the classifier that holds it.
+        model: Its Booster, or the classifier or regressor that holds it.
 
     Raises:
         ConversionError: A model of this kind cannot be converted faithfully.
     """
 
-    def __init__(self, model: lightgbm.Booster | lightgbm.LGBMClassifier) -> None:
+    def __init__(self, model: Any) -> None:
         self._labels: tuple[int | str, ...] | None = None
         self._parameters: dict[str, object] = {}
         if isinstance(model, lightgbm.LGBMClassifier):
@@ -137,9 +144,17 @@ class LightGbmModel:
             self._labels = plain_classes(model.classes_)
             self._parameters = model.get_params()
             model = model.booster_
+        elif isinstance(model, lightgbm.LGBMRegressor):
+            if not model.__sklearn_is_fitted__():
+                raise ConversionError(
+                    "the LGBMRegressor is not trained; call fit first"
+                )
+            self._parameters = model.get_params()
+            model = model.booster_
         elif not isinstance(model, lightgbm.Booster):
             raise ConversionError(
-                f"cannot convert a {type(model).__name__}; needed is a classifier"
+                f"cannot convert a {type(model).__name__}; needed is a classifier or "
+                "a regressor"
             )
         self._booster = model
         self._text = served_text(model)
@@ -148,7 +163,9 @@ class LightGbmModel:
 
     @property
     def facts(self) -> Facts:
+        number = number_link(self._text) is not None
         classes = max(2, int(header(self._text, "num_class")))
+        known = ("value",) if number else tuple(range(classes))
         categories, unplaced = of_lightgbm(
             self._booster.pandas_categorical,
             infos=header(self._text, "feature_infos").split(),
@@ -157,7 +174,8 @@ class LightGbmModel:
             framework="lightgbm",
             version=lightgbm.__version__,
             objective=header(self._text, "objective").partition(" ")[0],
-            classes=self._labels or tuple(range(classes)),
+            classes=self._labels or known,
+            number=number,
             columns=self._booster.num_feature(),
             names=_names(self._booster),
             trees=len(self._trees),
@@ -170,6 +188,8 @@ class LightGbmModel:
 
     def predict(self, rows: Floats) -> F64:
         found = np.asarray(self._booster.predict(rows, num_threads=1))
+        if number_link(self._text) is not None:
+            return found[:, None]
         return found if found.ndim == 2 else np.stack([1 - found, found], axis=1)
 
     def convert(self, *, wide: bool = False) -> bytes:
@@ -177,6 +197,8 @@ class LightGbmModel:
 
     def explanation(self) -> Explanation:
         facts = self.facts
+        if facts.number:
+            return explained_number(facts)
         return explained(lambda: explain_lightgbm(self._text, facts=facts), facts=facts)
 
     def probes(self, samples: F32 | None) -> Probes:

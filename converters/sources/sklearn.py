@@ -7,11 +7,12 @@ from typing import Any
 
 import skl2onnx
 import sklearn
+from sklearn.base import is_regressor
 from sklearn.pipeline import Pipeline
 
 from converters.compression.prune_sklearn import pruned_estimator
 from converters.explain.explain_sklearn import explain_sklearn
-from converters.explain.explanation import explained
+from converters.explain.explanation import explained, explained_number
 from converters.model import (
     F32,
     F64,
@@ -27,6 +28,7 @@ from converters.onnx.from_detector import (
     onnx_from_detector,
     require_fitted,
 )
+from converters.onnx.from_regressor import onnx_from_regressor, require_number
 from converters.onnx.from_sklearn import onnx_from_sklearn, refuse_unfaithful
 from converters.onnx.graph import cast_first
 from converters.parity.boundaries import boundary_rows, made_rows, with_codes
@@ -51,7 +53,8 @@ class SklearnModel:
     A `TrainedModel` of a fitted estimator in memory.
 
     Args:
-        estimator: A classifier or an outlier detector, or a pipeline that ends in one.
+        estimator: A classifier, regressor or outlier detector, or a pipeline that ends
+            in one.
         written_by: Version of scikit-learn that wrote its file, if it is not this one.
 
     Raises:
@@ -60,7 +63,10 @@ class SklearnModel:
 
     def __init__(self, estimator: Any, *, written_by: str = "") -> None:
         self._anomaly = anomaly_score(estimator)
-        if self._anomaly is None:
+        self._number = self._anomaly is None and is_regressor(estimator)
+        if self._number:
+            require_number(estimator)
+        elif self._anomaly is None:
             refuse_unfaithful(estimator)
         else:
             require_fitted(estimator)
@@ -89,6 +95,7 @@ class SklearnModel:
             parameters=plain_parameters(self._estimator.get_params()),
             converter=f"skl2onnx {skl2onnx.__version__}",
             anomaly=self._anomaly,
+            number=self._number,
             categories=of_sklearn(self._estimator)
             | {
                 column: Vocabulary(codes=True, known=tuple(words.known))
@@ -122,6 +129,8 @@ class SklearnModel:
     def _graph(self, *, wide: bool) -> bytes:
         if self._anomaly is not None:
             return onnx_from_detector(self._coded, wide=wide)
+        if self._number:
+            return onnx_from_regressor(self._coded, wide=wide)
         return onnx_from_sklearn(self._coded, wide=wide)
 
     def pruned(self, *, trees: int | None, depth: int | None) -> SklearnModel:
@@ -136,6 +145,8 @@ class SklearnModel:
                 features=facts.feature_names,
                 classes=(0, 1),
             )
+        if self._number:
+            return explained_number(facts)
         given = EstimatorRows(self._coded, self._names).table
         return explained(
             lambda: explain_sklearn(self._coded, facts=facts, given=given),

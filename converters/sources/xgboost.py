@@ -1,4 +1,4 @@
-"""Use a trained XGBoost classifier as a source."""
+"""Use a trained XGBoost model as a source."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xgboost import Booster, XGBClassifier, XGBRegressor
 
 from converters.compression.prune_xgboost import pruned_booster
 from converters.explain.explain_trees import explain_xgboost
-from converters.explain.explanation import explained
+from converters.explain.explanation import explained, explained_number
 from converters.model import (
     F32,
     F64,
@@ -27,6 +27,7 @@ from converters.model import (
 from converters.onnx.from_xgboost import (
     column_types,
     missing_value,
+    number_link,
     onnx_from_xgboost,
     served_booster,
     sliced_booster,
@@ -60,8 +61,10 @@ _MISSING_SHARE = 0.1
 def file_margins(model: XGBoostFile, rows: F32) -> F64:
     """Return the margins [N, K] of rows; NaN is a missing value."""
     base = model.base_score.astype(np.float64)
-    if len(base) == 1:
+    if len(base) == 1 and model.link == "logistic":
         base = np.log(base / (1 - base))
+    elif model.link == "exp":
+        base = np.log(base)
     found = np.tile(base, (len(rows), 1))
     for tree, output, weight in zip(
         model.trees, model.outputs, model.weights, strict=True
@@ -139,10 +142,10 @@ def _rows(model: XGBoostFile) -> F32:
 
 class XGBoostModel:
     """
-    A `TrainedModel` of a classifier in memory, or of its trees alone.
+    A `TrainedModel` of an estimator in memory, or of its trees alone.
 
     Args:
-        model: Classifier or booster.
+        model: Classifier, regressor or booster.
         missing: Number that stands for a missing value; None takes the model's.
 
     Raises:
@@ -169,6 +172,11 @@ class XGBoostModel:
         classes = max(2, int(learner["learner_model_param"]["num_class"]))
         labels: tuple[int | str, ...] = tuple(range(classes))
         parameters: dict[str, object] = {}
+        number = number_link(self._served) is not None
+        if number:
+            labels = ("value",)
+            if isinstance(self._model, XGBRegressor):
+                parameters = self._model.get_params()
         if isinstance(self._model, XGBClassifier):
             labels = plain_classes(self._model.classes_)
             parameters = self._model.get_params()
@@ -188,6 +196,7 @@ class XGBoostModel:
             parameters=plain_parameters(parameters),
             converter="tollgate",
             categories=of_trees(self._trees) | of_xgboost(self._raw()),
+            number=number,
         )
 
     def predict(self, rows: Floats) -> F64:
@@ -199,6 +208,10 @@ class XGBoostModel:
             ),
             dtype=np.float64,
         )
+        link = number_link(self._served)
+        if link is not None:
+            with np.errstate(over="ignore"):
+                return np.asarray(np.exp(margin) if link == "exp" else margin)[:, None]
         if margin.ndim == 1:
             second = 1 / (1 + np.exp(-margin))
             return np.stack([1 - second, second], axis=1)
@@ -223,6 +236,8 @@ class XGBoostModel:
 
     def explanation(self) -> Explanation:
         facts = self.facts
+        if facts.number:
+            return explained_number(facts)
         return explained(
             lambda: explain_xgboost(self._served, facts=facts, missing=self._missing),
             facts=facts,

@@ -9,7 +9,9 @@ import msgspec
 import numpy as np
 from sklearn.ensemble import (
     GradientBoostingClassifier,
+    GradientBoostingRegressor,
     HistGradientBoostingClassifier,
+    HistGradientBoostingRegressor,
     IsolationForest,
 )
 from sklearn.ensemble._forest import BaseForest
@@ -50,14 +52,16 @@ def ensembles(estimator: object) -> Iterator[Ensemble]:
         yield Ensemble(trees, averaged=True)
     elif isinstance(estimator, IsolationForest):
         yield Ensemble(isolation_trees(estimator))
-    elif isinstance(estimator, GradientBoostingClassifier):
+    elif isinstance(estimator, (GradientBoostingClassifier, GradientBoostingRegressor)):
         yield Ensemble(
             [tree_from_sklearn(one.tree_) for one in estimator.estimators_.ravel()]
         )
-    elif isinstance(estimator, HistGradientBoostingClassifier):
+    elif isinstance(
+        estimator, (HistGradientBoostingClassifier, HistGradientBoostingRegressor)
+    ):
         if estimator.is_categorical_ is not None and estimator.is_categorical_.any():
             raise ConversionError(
-                "HistGradientBoostingClassifier: categorical_features are not "
+                f"{type(estimator).__name__}: categorical_features are not "
                 "converted; encode them (OneHotEncoder) in front of it"
             )
         yield Ensemble(

@@ -91,6 +91,20 @@ def comparisons(
     return found
 
 
+def single_leaf(value: float) -> Tree:
+    """Return a tree that adds one number to each row."""
+    nothing = np.full(1, -1, np.int64)
+    return Tree(
+        left=nothing,
+        right=nothing,
+        comparison=comparisons(nothing, AT_MOST),
+        feature=np.zeros(1, np.int64),
+        threshold=np.zeros(1, np.float32),
+        missing_left=np.zeros(1, bool),
+        value=np.array([[value]]),
+    )
+
+
 def round_down(threshold: npt.ArrayLike) -> F32:
     """Return the largest float32 numbers that are not above the given ones."""
     exact = np.asarray(threshold, dtype=np.float64)

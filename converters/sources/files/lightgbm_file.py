@@ -220,7 +220,16 @@ def _floats(
 
 
 _VERSIONS = ("v2", "v3", "v4")
-_KINDS = ("binary", "multiclass")
+# Objectives of a number, with the function that turns a sum of leaves into it.
+NUMBERS = {
+    **dict.fromkeys(
+        ("regression", "regression_l1", "huber", "fair", "quantile", "mape"),
+        "identity",
+    ),
+    **dict.fromkeys(("poisson", "gamma", "tweedie"), "exp"),
+}
+KINDS = ("binary", "multiclass", *NUMBERS)
+_ALIASES = {"softmax": "multiclass"}
 _FLAGS = ("average_output",)
 _PART = re.compile(r"(?m)^(?=Tree=|end of trees$|feature.importances:$)")
 
@@ -235,6 +244,8 @@ class TextModel(msgspec.Struct, frozen=True, eq=False):
         outputs: 1 for two classes, otherwise the number of classes.
         sigmoid: Factor of the margin.
         averaged: True if sums are divided by the number of rounds.
+        link: Function from a sum to a number: `identity`, `exp`, or `square` with the
+            sign of the sum; None for classes.
         trees: The trees in order, one for each output in turn.
     """
 
@@ -243,6 +254,7 @@ class TextModel(msgspec.Struct, frozen=True, eq=False):
     outputs: int
     sigmoid: float
     averaged: bool
+    link: str | None
     trees: tuple[TextTree, ...]
 
 
@@ -318,6 +330,7 @@ def _read(text: str) -> TextModel:
         outputs=outputs,
         sigmoid=sigmoid,
         averaged=averaged,
+        link="square" if header["objective"].endswith(" sqrt") else NUMBERS.get(kind),
         trees=checked,
     )
 
@@ -416,10 +429,14 @@ def _words(text: str) -> str:
 
 def _objective(header: Mapping[str, str]) -> tuple[str, float]:
     kind, *settings = (header.get("objective") or "none").split()
-    if kind not in _KINDS:
+    if kind not in KINDS:
         raise ConversionError(
-            f"objective is {kind!r}; converted are 'binary' and 'multiclass'"
+            f"objective is {kind!r}; converted are {', '.join(KINDS)}"
         )
+    if kind in NUMBERS:
+        if settings not in ([], ["sqrt"]) or (settings and kind != "regression"):
+            raise BadField("objective", f"has {settings[0]!r}, which is not read")
+        return kind, 1.0
     found: dict[str, str] = {}
     for one in settings:
         name, _, value = one.partition(":")
@@ -461,7 +478,7 @@ def _numbers(header: Mapping[str, str], *, kind: str) -> tuple[int, int]:
             "num_tree_per_iteration",
             f"is {found['num_tree_per_iteration']}, num_class is {classes}",
         )
-    if (kind == "binary") != (classes == 1) or not classes:
+    if (kind != "multiclass") != (classes == 1) or not classes:
         raise BadField("num_class", f"is {classes}, the objective is {kind!r}")
     for name in ("feature_names", "feature_infos"):
         parts = header.get(name, "").split()
@@ -487,8 +504,7 @@ def _check_parameters(
             "average_output", f"{flag}, and parameters: boosting: {boosting}"
         )
     wanted = parameters.get("objective", kind)
-    if wanted in ("softmax",):
-        wanted = "multiclass"
+    wanted = _ALIASES.get(wanted, wanted)
     if wanted != kind:
         raise BadField("objective", f"is {kind!r}, parameters: objective: {wanted}")
     if parameters.get("linear_tree", "0") not in ("0", "false"):

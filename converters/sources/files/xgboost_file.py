@@ -288,7 +288,21 @@ def _codes(
 
 # Real files of these releases were read and compared with their own predictions.
 OLDEST, NEWEST = (1, 0), (3, 4)
-OBJECTIVES = ("binary:logistic", "reg:logistic", "multi:softprob", "multi:softmax")
+CLASSES = ("binary:logistic", "reg:logistic", "multi:softprob", "multi:softmax")
+# Objectives of a number, with the function that turns a margin into it, and the
+# parameters of training in their files.
+NUMBERS = {
+    "reg:squarederror": ("identity", "reg_loss_param"),
+    "reg:linear": ("identity", "reg_loss_param"),  # its name until 0.90
+    "reg:squaredlogerror": ("identity", "reg_loss_param"),
+    "reg:absoluteerror": ("identity", "reg_loss_param"),
+    "reg:pseudohubererror": ("identity", "pseudo_huber_param"),
+    "reg:quantileerror": ("identity", "quantile_loss_param"),
+    "count:poisson": ("exp", "poisson_regression_param"),
+    "reg:gamma": ("exp", "reg_loss_param"),
+    "reg:tweedie": ("exp", "tweedie_regression_param"),
+}
+OBJECTIVES = (*CLASSES, *NUMBERS)
 _OF_DART = (".gbtree.model", ".model")
 
 
@@ -299,8 +313,9 @@ class XGBoostFile(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         document: The file, with `weight_drop` in the form `dart` of XGBoost 1.0 to 3.2.
         columns: Number of features.
-        base_score: Base score as written: a probability for one output, else margins;
-            float32.
+        base_score: Base score as written: a probability or a number for one output,
+            else margins; float32.
+        link: Function from a margin to the answer.
         outputs: Class of each tree.
         weights: Factor of each tree; float32.
         rewritten: True if the document differs from the file.
@@ -315,6 +330,7 @@ class XGBoostFile(msgspec.Struct, frozen=True, eq=False):
     weights: npt.NDArray[np.float32]
     rewritten: bool
     missing: float | None = None
+    link: str = "logistic"
 
 
 def read_xgboost_file(data: bytes, *, installed: tuple[int, int]) -> XGBoostFile:
@@ -417,6 +433,7 @@ def checked(document: dict[str, Any], *, installed: tuple[int, int]) -> XGBoostF
         document=_as_dart(document) if rewritten else document,
         columns=columns,
         base_score=base,
+        link=NUMBERS[name][0] if name in NUMBERS else "logistic",
         trees=trees,
         outputs=outputs,
         weights=factors,
@@ -508,6 +525,7 @@ def _learner_numbers(
     if several != (classes >= 2) or (not several and classes > 1):
         raise BadField(f"{at}.num_class", f"is {classes}, the objective is {name!r}")
     own = "softmax_multiclass_param" if several else "reg_loss_param"
+    link, own = NUMBERS.get(name, ("logistic", own))
     if other := set(objective) - {"name", own}:
         raise BadField(
             f"learner.objective.{sorted(other)[0]}", f"is not of the objective {name!r}"
@@ -524,10 +542,12 @@ def _learner_numbers(
     if (chosen := param.get("boost_from_average", "1")) not in ("0", "1"):
         raise BadField(f"{at}.boost_from_average", f"is {chosen!r}, neither 0 nor 1")
     outputs = classes if several else 1
-    return columns, outputs, _base_score(param, outputs=outputs)
+    return columns, outputs, _base_score(param, outputs=outputs, link=link)
 
 
-def _base_score(param: Mapping[str, Any], *, outputs: int) -> npt.NDArray[np.float32]:
+def _base_score(
+    param: Mapping[str, Any], *, outputs: int, link: str
+) -> npt.NDArray[np.float32]:
     at = "learner.learner_model_param"
     text = text_at(param, "base_score", at=at)
     inside = text[1:-1] if text[:1] == "[" and text[-1:] == "]" else text
@@ -540,7 +560,10 @@ def _base_score(param: Mapping[str, Any], *, outputs: int) -> npt.NDArray[np.flo
             f"{at}.base_score",
             f"is {text!r}; needed is a number, or one for each of {outputs} outputs",
         )
-    if outputs == 1 and not 0 < float(found[0]) < 1:
+    if link == "exp" and not float(found[0]) > 0:
+        problem = f"is {text!r}; an answer of this objective is above 0"
+        raise BadField(f"{at}.base_score", problem)
+    if outputs == 1 and link == "logistic" and not 0 < float(found[0]) < 1:
         raise BadField(
             f"{at}.base_score", f"is {text!r}, no probability between 0 and 1"
         )

@@ -159,10 +159,11 @@ def _figures(report: ParityReport) -> dict[str, str]:
     """List every figure of one runtime."""
     alone = report.rows if report.alone is None else report.alone
     cuts = ", ".join(f"{one:g}" for one in report.thresholds)
+    delta = "|Δp|" if report.unit is None else "|Δ| / size"
     deltas = {
-        "|Δp| max": report.max_delta,
-        "|Δp| mean": report.mean_delta or 0.0,
-        **{f"|Δp| at {level}": value for level, value in report.quantiles.items()},
+        f"{delta} max": report.max_delta,
+        f"{delta} mean": report.mean_delta or 0.0,
+        **{f"{delta} at {level}": value for level, value in report.quantiles.items()},
         "alone, batched, shuffled": report.batch_delta,
         "tolerance allowed": report.tolerance,
         "tolerance that would pass": report.would_pass,

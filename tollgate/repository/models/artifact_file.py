@@ -246,7 +246,7 @@ class ParityReport(msgspec.Struct, frozen=True):
         runtime: Runtime of the converted model, with its version.
         rows: Number of probe rows compared.
         max_delta: Largest |source - converted|; infinite when a probability is NaN or
-            outside [0, 1].
+            outside [0, 1], or a number is NaN.
         flips: (row, class, threshold) triples on different sides of a threshold; with
             two classes P(1) counts, with more each of them. The source's probability
             counts as the float32 nearest to it, because a score is a float32.
@@ -262,6 +262,8 @@ class ParityReport(msgspec.Struct, frozen=True):
         kinds: Rows compared per kind of probe.
         alone: Number of rows that were also sent alone; the others were sent in batches
             only. None in older records, where all of them were.
+        unit: Usual size of a number, where the answer is one: differences are then
+            relative to the larger of the number and this. None for probabilities.
     """
 
     runtime: str
@@ -277,6 +279,7 @@ class ParityReport(msgspec.Struct, frozen=True):
     unanswered: int = 0
     kinds: dict[str, int] = {}
     alone: int | None = None
+    unit: float | None = None
 
     @property
     def would_pass(self) -> float:
@@ -292,8 +295,9 @@ class ParityReport(msgspec.Struct, frozen=True):
     def figures(self) -> str:
         """The figures of the report, in one line."""
         first = self.worst[0]
+        what = "probabilities" if self.unit is None else "numbers, for their size,"
         return (
-            f"{self.runtime}, {self.rows} rows: probabilities differ by up to "
+            f"{self.runtime}, {self.rows} rows: {what} differ by up to "
             f"{self.max_delta:.3g}, alone and batched by up to {self.batch_delta:.3g} "
             f"(allowed {self.tolerance:.3g}), {self.flips} decisions flip; worst is "
             f"{first.kind} row {first.row}: "
@@ -457,6 +461,8 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         parameters: Parameters that were set; all others have the library's defaults.
         written_by: Version of the library that wrote the file, if the version above,
             which read it, does not guarantee the same predictions; otherwise empty.
+        kind: `number` for a model that answers one number, in a unit of its own;
+            `classes` for one that answers a probability for each class.
     """
 
     framework: str
@@ -466,6 +472,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trees: int
     parameters: dict[str, Parameter]
     written_by: str = ""
+    kind: Literal["classes", "number"] = "classes"
 
 
 class Graph(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
