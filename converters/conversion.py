@@ -198,6 +198,7 @@ def convert_model(
         purpose = msgspec.structs.replace(
             purpose, thresholds=DETECTED.thresholds, levels=DETECTED
         )
+    _require_kind(origin, model.facts, purpose)
     if model.facts.number:
         _require_number(origin, sample=sample, shrinking=shrinking)
         if purpose.names is None:
@@ -384,6 +385,23 @@ def _names(
             where=f"feature {at}",
         )
     return wanted
+
+
+def _require_kind(origin: str, facts: Facts, purpose: Purpose) -> None:
+    """Raise InputError unless the product's policy reads what the model answers."""
+    if purpose.number is None or purpose.number == facts.number:
+        return
+    if facts.number:
+        problem = (
+            "answers a number, and the product's policy reads probabilities: name the "
+            "number in policy.yaml, labels: [price] and score: {value: price}"
+        )
+    else:
+        problem = (
+            "answers probabilities, and the product's policy reads a number: name "
+            "the label in policy.yaml, score: LABEL"
+        )
+    raise InputError(origin, problem)
 
 
 def _require_number(

@@ -29,6 +29,7 @@ class Purpose(msgspec.Struct, frozen=True, eq=False):
             left out.
         sensitive: Attributes that, by its policy, must not influence a decision.
         spec: Feature spec; None without a product.
+        number: True if its policy reads a number; None without a product.
     """
 
     thresholds: tuple[float, ...] = (0.5,)
@@ -38,6 +39,7 @@ class Purpose(msgspec.Struct, frozen=True, eq=False):
     levels: Levels = HALVES
     sensitive: tuple[str, ...] = ()
     spec: FeatureSpec | None = None
+    number: bool | None = None
 
     @property
     def wide(self) -> bool:
@@ -78,4 +80,5 @@ def purpose_of(
         levels=Levels(names=policy.outcomes.words[: len(cuts) + 1], thresholds=cuts),
         sensitive=policy.sensitive,
         spec=spec,
+        number=policy.score.number,
     )

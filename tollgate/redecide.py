@@ -178,9 +178,11 @@ class _Reader:
         others = any(one.kind == "label" for one in self._named) or any(
             not one.score.plain or one.sum_within for one in self._policies
         )
-        if others or len(labels) != 2 or "score" not in self._frame.columns:
+        if others or len(labels) > 2 or "score" not in self._frame.columns:
             raise self._missing(f"{_PROBABILITY}0")
         score = self._floats(["score"])[:, 0]
+        if len(labels) == 1:
+            return score[:, None]
         column = self._policies[0].score.weights[0][0]
         both = np.stack([1 - score, score], axis=1)
         found: npt.NDArray[np.float32] = both if column == 1 else both[:, ::-1].copy()

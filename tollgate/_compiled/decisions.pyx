@@ -269,7 +269,7 @@ cdef class DecisionProgram:
         const int64_t[::1] weight_columns
         const double[::1] weights
         bint plain, has_sum
-        double sum_within, rounding
+        double sum_within, rounding, least, most, sign
         Py_ssize_t segments, before_model, most_column, most_label
         int64_t unavailable, declined, reviewed
         uint32_t model_output, unscored
@@ -283,7 +283,8 @@ cdef class DecisionProgram:
         unequal_starts, unequal_numbers, unequal, word_starts, word_fields,
         word_inverted, hash_starts, hashes, masks, wants, since, until, allowed, review,
         decline, fallback, rules, before_model, meanings, model_output, unscored,
-        weight_columns, weights, plain, sum_within, rounding, codes, field_names, text, most_texts,
+        weight_columns, weights, plain, sum_within, limits, sign, rounding, codes, field_names, text,
+        most_texts,
     ):
         self.kinds, self.columns, self.scales = kinds, columns, scales
         self.interval_starts, self.interval_numbers = interval_starts, interval_numbers
@@ -303,6 +304,8 @@ cdef class DecisionProgram:
         self.has_sum = sum_within is not None
         self.sum_within = sum_within if self.has_sum else 0.0
         self.rounding = rounding
+        self.least, self.most = limits
+        self.sign = sign
         self.unavailable, self.declined, self.reviewed = codes
         self.field_names = tuple(field_names)
         self.text, self.most_texts, self.texts = text, most_texts, {}
@@ -377,7 +380,7 @@ cdef class DecisionProgram:
                 total = 0.0
                 for label in range(opened.labels):
                     chance = _f32(row.chances + label * row.label_stride)
-                    usable = usable and chance >= 0 and chance <= 1
+                    usable = usable and self.least <= chance <= self.most
                     total += <double>chance
                 if self.has_sum:
                     usable = usable and fabs(total - 1.0) <= self.sum_within
@@ -508,8 +511,8 @@ cdef class DecisionProgram:
         self._read_values(row)
         self._find_segment(row)
         segment = row.segment
-        declined = row.score >= self.decline[segment]
-        reviewed = row.score >= self.review[segment]
+        declined = self.sign * row.score >= self.decline[segment]
+        reviewed = self.sign * row.score >= self.review[segment]
         level = declined + reviewed
         row.codes = 0
         if declined:

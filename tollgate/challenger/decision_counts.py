@@ -33,7 +33,12 @@ F64 = npt.NDArray[np.float64]
 
 
 def score_bins(score: F64) -> I64:
-    """Return the bins of scores: 0 and nearly 0 in the first, 1 in the last."""
+    """
+    Return the bins of scores: 0 and nearly 0 in the first, 1 in the last.
+
+    Numbers below 0 or above 1 are in these bins, too.
+    """
+    score = np.clip(score, 0.0, 1.0)
     with np.errstate(divide="ignore"):
         odds = np.log(score) - np.log1p(-score)
     place = np.floor((np.clip(odds, -99, 99) + _MOST_ODDS) * _STEPS) + 1

@@ -146,10 +146,17 @@ def read_score(document: Document) -> Score:
     within = raw.fallback.sum_within
     if within is not None and not 0 < within <= 1:
         document.refuse(("fallback", "sum_within"), f"{within} is not within 0 … 1")
-    if (meaning.of is None) == (not meaning.weights):
-        document.refuse(("score",), "needs exactly one of of, weights")
-    weights = {meaning.of: 1.0} if meaning.of is not None else meaning.weights
-    place: Place = ("score",) if meaning.of is not None else ("score", "weights")
+    given = (meaning.of is not None, meaning.value is not None, bool(meaning.weights))
+    if sum(given) != 1:
+        document.refuse(("score",), "needs exactly one of of, value, weights")
+    if meaning.value is not None:
+        _require_one_number(document)
+    elif meaning.worse is not None:
+        problem = "belongs to value: a higher probability is worse"
+        document.refuse(("score", "worse"), problem)
+    one = meaning.of if meaning.value is None else meaning.value
+    weights = {one: 1.0} if one is not None else meaning.weights
+    place: Place = ("score",) if one is not None else ("score", "weights")
     for label, weight in weights.items():
         if label not in raw.labels:
             document.refuse(place, f"{label!r} is none of {', '.join(raw.labels)}")
@@ -165,9 +172,21 @@ def read_score(document: Document) -> Score:
             for column, label in enumerate(raw.labels)
             if label in weights
         ),
-        plain=meaning.of is not None,
+        plain=one is not None,
         decimals=decimals,
+        number=meaning.value is not None,
+        sign=-1.0 if meaning.worse == "lower" else 1.0,
     )
+
+
+def _require_one_number(document: Document) -> None:
+    """Refuse keys that belong to the probabilities of several labels."""
+    labels = document.raw.labels
+    if len(labels) != 1:
+        document.refuse(("labels",), f"{len(labels)} labels; a number is one")
+    if document.raw.fallback.sum_within is not None:
+        problem = "belongs to probabilities: a number has no sum"
+        document.refuse(("fallback", "sum_within"), problem)
 
 
 def read_meanings(document: Document, codes: Sequence[str]) -> tuple[Meaning, ...]:
@@ -417,6 +436,7 @@ class _Compiler:
         self._document = document
         self._raw = document.raw
         self._names = names
+        self._score = read_score(document)
 
     def compile(
         self, fields: Sequence[FieldForm], id_names: Sequence[str] | None
@@ -424,7 +444,6 @@ class _Compiler:
         raw = self._raw
         if raw.version != POLICY_VERSION:
             self._refuse(("version",), f"{raw.version} is not {POLICY_VERSION}")
-        score = read_score(self._document)
         thresholds = self._thresholds()
         codes = name_codes(self._document)
         meanings = read_meanings(self._document, codes)
@@ -434,7 +453,7 @@ class _Compiler:
         return Policy(
             product=raw.product,
             labels=tuple(raw.labels),
-            score=score,
+            score=self._score,
             sum_within=raw.fallback.sum_within,
             segments=(OTHER, *(one.name for one in raw.segments)),
             thresholds=thresholds,
@@ -448,10 +467,12 @@ class _Compiler:
             idempotency_s=self._window(),
             tables=ConditionTable(segments, rules),
             levels=Levels(
-                review=np.array([one.review for one in thresholds]),
+                review=self._score.sign * np.array([one.review for one in thresholds]),
                 decline=np.array(
                     [
-                        np.inf if one.decline is None else one.decline
+                        np.inf
+                        if one.decline is None
+                        else self._score.sign * one.decline
                         for one in thresholds
                     ]
                 ),
@@ -496,7 +517,9 @@ class _Compiler:
         review, decline = raw.get(middle), raw.get(severest)
         if review is None:
             self._refuse(place, f"{middle} is missing")
-        if decline is None:
+        if self._score.number:
+            self._require_order(review, decline, place)
+        elif decline is None:
             if not 0 <= review <= 1:
                 self._refuse(place, f"0 <= {middle} {review} <= 1 is false")
         elif not 0 <= review <= decline <= 1:
@@ -505,6 +528,19 @@ class _Compiler:
                 f"0 <= {middle} {review} <= {severest} {decline} <= 1 is false",
             )
         return Thresholds(review, decline, fallback)
+
+    def _require_order(
+        self, review: float, decline: float | None, place: Place
+    ) -> None:
+        """Refuse thresholds of a number that are not finite, or not in order."""
+        _, middle, severest = self._document.outcomes.words
+        for word, value in ((middle, review), (severest, decline)):
+            if value is not None and not np.isfinite(value):
+                self._refuse((*place, word), f"{value} is no finite number")
+        if decline is not None and self._score.sign * (decline - review) < 0:
+            sign = "<=" if self._score.sign > 0 else ">="
+            problem = f"{middle} {review} {sign} {severest} {decline} is false"
+            self._refuse(place, problem)
 
     def _segment(self, at: int) -> Criterion:
         raw = self._raw.segments
@@ -647,6 +683,9 @@ class _Compiler:
     def _cuts(self, thresholds: Sequence[Thresholds]) -> tuple[float, ...]:
         cuts = {one.review for one in thresholds}
         cuts |= {one.decline for one in thresholds if one.decline is not None}
+        if self._score.sign < 0:
+            # A score up to the threshold has the outcome: it changes just above.
+            cuts = {_just_above(one) for one in cuts}
         for rule in self._raw.rules:
             cuts.update(map(float, rule.when.get(SCORE, {}).values()))
         return tuple(sorted(cuts))
@@ -657,6 +696,14 @@ class _Compiler:
 
     def _refuse(self, place: Place, problem: str) -> NoReturn:
         self._document.refuse(place, problem)
+
+
+def _just_above(threshold: float) -> float:
+    """Return the smallest float32 above a threshold."""
+    near = np.float32(threshold)
+    if float(near) <= threshold:
+        near = np.nextafter(near, np.float32(np.inf))
+    return float(near)
 
 
 # Read the notice of an adverse action, and refuse sensitive inputs.

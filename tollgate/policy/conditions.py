@@ -18,7 +18,7 @@ from typing import Any, Literal, NoReturn
 import msgspec
 import numpy as np
 
-from tollgate.policy.policy_document import Document, Place
+from tollgate.policy.policy_document import Document, Place, RawScore
 from tollgate.schema import (
     AMOUNT,
     MAX_CENTS,
@@ -133,6 +133,7 @@ class Variable(msgspec.Struct, frozen=True):
     scale: float = 1.0
     vocabulary: tuple[str, ...] = ()
     exact: bool = False
+    unlimited: bool = False
 
     @property
     def domain(self) -> Spans:
@@ -141,6 +142,8 @@ class Variable(msgspec.Struct, frozen=True):
             return ((0, 1),)
         if self.kind == "amount":
             return ((0, MAX_CENTS),)
+        if self.unlimited:
+            return (*ABSENT, (place64(-_INF), place64(_INF)))
         if self.kind in ("score", "label"):
             return (*ABSENT, (0, place64(1.0)))
         if self.kind == "feature":
@@ -153,7 +156,9 @@ class Variable(msgspec.Struct, frozen=True):
 
     def spans(self, low: float, high: float) -> Spans:
         """Return its whole numbers between two numbers, both included."""
-        if self.kind in ("score", "label"):
+        if self.unlimited:
+            first, last = place64(low), place64(high)
+        elif self.kind in ("score", "label"):
             first, last = place64(max(low, 0.0)), place64(min(high, 1.0))
         elif self.kind == "feature":
             first, last = _least32(low), -_least32(-high)
@@ -249,7 +254,8 @@ class Names:
         self._document = document
         raw = document.raw
         found = {AMOUNT: Variable(AMOUNT, "amount", scale=100.0)} if amount else {}
-        found[SCORE] = Variable(SCORE, "score")
+        number = isinstance(raw.score, RawScore) and raw.score.value is not None
+        found[SCORE] = Variable(SCORE, "score", unlimited=number)
         for bit in Degraded:
             if bit is Degraded.HYSTERESIS_UNREAD:  # is set after the policy
                 continue
@@ -262,7 +268,8 @@ class Names:
         self.features = frozenset(feature_names)
         self._twice = set(raw.labels) & found.keys()
         for column, name in enumerate(raw.labels):
-            found.setdefault(name, Variable(name, "label", column))
+            label = Variable(name, "label", column, unlimited=number)
+            found.setdefault(name, label)
         for position, item in enumerate(raw.lists):
             if not _NAME.match(item.name):
                 self._refuse(("lists", position, "name"), f"{item.name!r} is no name")

@@ -57,11 +57,11 @@ def decide(facts: RowFacts, *, policy: Policy) -> PolicyDecisions:
 
     Returns:
         Decisions with scores, codes and bits. Invalid probabilities (NaN, outside of
-        [0, 1], or of another sum than the policy allows) give the policy's fallback,
-        never a decision from the thresholds; so does the bit MODEL_OUTPUT. The meaning
-        of a degraded bit takes precedence over the rules: a row that lacks an essential
-        feature is at least reviewed. The probabilities of a row that a rule decides
-        before the model are not read.
+        [0, 1], or of another sum than the policy allows) and numbers (NaN, infinite)
+        give the policy's fallback, never a decision from the thresholds; so does the
+        bit MODEL_OUTPUT. The meaning of a degraded bit takes precedence over the rules:
+        a row that lacks an essential feature is at least reviewed. The probabilities of
+        a row that a rule decides before the model are not read.
     """
     if compiled.decisions is not None:
         decided = _decide_compiled(facts, policy)
@@ -86,8 +86,9 @@ def decide(facts: RowFacts, *, policy: Policy) -> PolicyDecisions:
         facts, score=exact, scored=scored, degraded=degraded
     )
     level = policy.levels
-    declined = exact >= level.decline[segment]  # in float64: no threshold is rounded
-    reviewed = exact >= level.review[segment]
+    signed = exact * policy.score.sign  # in float64: no threshold is rounded
+    declined = signed >= level.decline[segment]
+    reviewed = signed >= level.review[segment]
     decision = reviewed.astype(np.uint8) + declined
     code_bits = declined.astype(np.int64) << DECLINED_AT
     code_bits |= (reviewed & ~declined).astype(np.int64) << REVIEWED_AT
@@ -154,7 +155,8 @@ def _settled(facts: RowFacts, policy: Policy) -> Bool:
 def _usable(facts: RowFacts, policy: Policy) -> Bool:
     """Return which rows have valid probabilities."""
     probabilities = facts.probabilities
-    usable: Bool = ((probabilities >= 0) & (probabilities <= 1)).all(axis=1)
+    least, most = policy.score.limits
+    usable: Bool = ((probabilities >= least) & (probabilities <= most)).all(axis=1)
     usable &= (facts.degraded & _MODEL_OUTPUT) == 0
     if policy.sum_within is not None:
         known = np.where(usable[:, None], probabilities, 0).astype(np.float64)
@@ -272,6 +274,8 @@ def _program(policy: Policy) -> Any:
         plain=policy.score.plain,
         rounding=0.0 if decimals is None else 10.0**decimals,
         sum_within=policy.sum_within,
+        limits=policy.score.limits,
+        sign=policy.score.sign,
         codes=(UNAVAILABLE_AT, DECLINED_AT, REVIEWED_AT),
         text=functools.partial(_text, codes=policy.codes),
         most_texts=_MOST_CACHED_TEXTS,

@@ -27,11 +27,21 @@ class Score(msgspec.Struct, frozen=True):
         weights: Column of a label, and the weight of its probability; by label.
         plain: True if the score is one column, unchanged.
         decimals: Decimals to round to; None for no rounding.
+        number: True if the answer is a number in its own unit, no probability.
+        sign: 1 if a higher score is worse, -1 if a lower one is.
     """
 
     weights: tuple[tuple[int, float], ...]
     plain: bool
     decimals: int | None
+    number: bool = False
+    sign: float = 1.0
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Return the lowest and the highest valid answer of a model."""
+        most = float(np.finfo(np.float32).max)
+        return (-most, most) if self.number else (0.0, 1.0)
 
     def of(self, probabilities: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
         """Compute the score, [N, K] → [N], by columns: no row affects another."""
@@ -50,9 +60,10 @@ class Thresholds(msgspec.Struct, frozen=True):
     Thresholds of one segment.
 
     Attributes:
-        review: Score from which a purchase is reviewed; within [0, decline].
-        decline: Score from which it is declined; within [review, 1]. None where no
-            score declines.
+        review: Score from which a purchase is reviewed.
+        decline: Score from which it is declined, at least as bad as `review`. None
+            where no score declines. Both are within [0, 1] unless the score is a
+            number.
         fallback: Decision without a usable score.
     """
 
@@ -65,6 +76,7 @@ class Levels(msgspec.Struct, frozen=True, eq=False):
     """
     Thresholds by the number of a segment: float64 [S + 1], and uint8.
 
+    They are multiplied by the score's sign: a score times the sign reaches them.
     `decline` is infinite where no score declines.
     """
 

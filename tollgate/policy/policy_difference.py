@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from tollgate.policy.policy_document import RawPolicy
+from tollgate.policy.policy_document import RawPolicy, RawScore
 
 _NAMED = ("lists", "segments", "rules")  # lists of named things
 _LAST = ("contributions", "reasons")
@@ -31,12 +31,13 @@ class Change(msgspec.Struct, frozen=True):
 def compare(old: RawPolicy, new: RawPolicy) -> tuple[Change, ...]:
     """List the differences; those of texts come last."""
     before, after = _plain(old), _plain(new)
+    lower = isinstance(new.score, RawScore) and new.score.worse == "lower"
     found: list[Change] = []
     for key in sorted(before, key=lambda one: one in _LAST):
         if key in _NAMED:
-            found += _items(key, before[key], after[key])
+            found += _items(key, before[key], after[key], lower=lower)
         else:
-            found += _values(key, before[key], after[key])
+            found += _values(key, before[key], after[key], lower=lower)
     return tuple(found)
 
 
@@ -63,11 +64,11 @@ def _said(value: Any) -> Any:
 
 
 def _items(
-    key: str, old: Mapping[str, Any], new: Mapping[str, Any]
+    key: str, old: Mapping[str, Any], new: Mapping[str, Any], *, lower: bool
 ) -> Iterator[Change]:
     for name, item in old.items():
         if name in new:
-            yield from _values(f"{key}.{name}", item, new[name])
+            yield from _values(f"{key}.{name}", item, new[name], lower=lower)
         else:
             yield Change(f"{key}.{name}", "removed", _text(item))
     for name, item in new.items():
@@ -89,21 +90,27 @@ def _moves(old: list[str], new: list[str]) -> Iterator[Change]:
             yield Change(f"rules.{name}", "moved", words)
 
 
-def _values(where: str, old: Any, new: Any) -> Iterator[Change]:
+def _values(where: str, old: Any, new: Any, *, lower: bool) -> Iterator[Change]:
     if isinstance(old, dict) and isinstance(new, dict) and not _is_when(where):
         for name in [*old, *(one for one in new if one not in old)]:
             place = f"{where}.{name}"
             if name not in new:
-                words = f"{_text(old[name])}{_hint(place, old[name], None)}"
+                words = (
+                    f"{_text(old[name])}{_hint(place, old[name], None, lower=lower)}"
+                )
                 yield Change(place, "removed", words)
             elif name not in old:
-                words = f"{_text(new[name])}{_hint(place, None, new[name])}"
+                words = (
+                    f"{_text(new[name])}{_hint(place, None, new[name], lower=lower)}"
+                )
                 yield Change(place, "added", words)
             else:
-                yield from _values(place, old[name], new[name])
+                yield from _values(place, old[name], new[name], lower=lower)
     elif old != new:
         yield Change(
-            where, "changed", f"{_text(old)} → {_text(new)}{_hint(where, old, new)}"
+            where,
+            "changed",
+            f"{_text(old)} → {_text(new)}{_hint(where, old, new, lower=lower)}",
         )
 
 
@@ -112,14 +119,20 @@ def _is_when(where: str) -> bool:
     return where.endswith(".when")
 
 
-def _hint(where: str, old: Any, new: Any) -> str:
-    """Describe the effect of a changed threshold; a missing one is never reached."""
+def _hint(where: str, old: Any, new: Any, *, lower: bool) -> str:
+    """
+    Describe the effect of a changed threshold; a missing one is never reached.
+
+    Args:
+        lower: True if a lower score is worse.
+    """
     *_, parent, word = ["", *where.split(".")]
     if parent != "thresholds":
         return ""
     if new is None:
         return f": milder, no score gives {word}"
-    return ": stricter" if old is None or new < old else ": milder"
+    stricter = old is None or (new > old if lower else new < old)
+    return ": stricter" if stricter else ": milder"
 
 
 def _text(value: Any) -> str:

@@ -145,9 +145,15 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 class RawScore(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A score other than one unchanged column: one of `of`, `weights`."""
+    """
+    A score other than one unchanged column: one of `of`, `value`, `weights`.
+
+    `value` is the model's number, in its own unit; `worse` says which end of it is bad.
+    """
 
     of: str | None = None
+    value: str | None = None
+    worse: Literal["higher", "lower"] | None = None
     weights: dict[str, float] = {}
     decimals: int | None = None
 

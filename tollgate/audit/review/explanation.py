@@ -43,12 +43,14 @@ class Threshold(msgspec.Struct, frozen=True):
     """
     Thresholds of the row's segment, for the two severer levels.
 
-    `decline` is None if no score reaches the severest one.
+    `decline` is None if no score reaches the severest one. `lower` is True if a lower
+    score is worse.
     """
 
     segment: str
     review: float
     decline: float | None
+    lower: bool = False
 
 
 class ExplainedRecord(msgspec.Struct, frozen=True):
@@ -168,7 +170,12 @@ def _with_policy(
     decided = decide_in_batches(facts_of(row, release.spec), policy=policy).decisions
     at = int(decided.segment[0])
     levels = policy.thresholds[at]
-    threshold = Threshold(policy.segments[at], levels.review, levels.decline)
+    threshold = Threshold(
+        policy.segments[at],
+        levels.review,
+        levels.decline,
+        lower=policy.score.sign < 0,
+    )
     return msgspec.structs.replace(
         found,
         codes=[

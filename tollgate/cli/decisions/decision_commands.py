@@ -693,10 +693,11 @@ def _print(found: ExplainedRecord) -> None:
         one = found.threshold
         _, middle, severest = found.outcomes
         second = f"no score gives {severest}"
+        word = "up to" if one.lower else "from"
         if one.decline is not None:
-            second = f"{severest} from {one.decline:g}"
+            second = f"{severest} {word} {one.decline:g}"
         console.result(
-            f"thresholds of segment {one.segment}: {middle} from {one.review:g}, "
+            f"thresholds of segment {one.segment}: {middle} {word} {one.review:g}, "
             f"{second}"
         )
     for rule in found.rules:
