@@ -7,7 +7,7 @@ from typing import Any
 
 import skl2onnx
 import sklearn
-from sklearn.base import is_regressor
+from sklearn.base import RegressorMixin
 from sklearn.pipeline import Pipeline
 
 from converters.compression.prune_sklearn import pruned_estimator
@@ -40,7 +40,13 @@ from converters.parity.probe_rows import (
     split_rows,
 )
 from converters.parity.session import SessionError, require_loadable
-from converters.sources.estimator_rows import EstimatorRows, WordsError, coded, words_of
+from converters.sources.estimator_rows import (
+    EstimatorRows,
+    WordsError,
+    coded,
+    parts_of,
+    words_of,
+)
 from converters.trees.sklearn_trees import ensembles
 from converters.vocabulary import of_sklearn
 from tollgate.errors import ConversionError
@@ -63,7 +69,8 @@ class SklearnModel:
 
     def __init__(self, estimator: Any, *, written_by: str = "") -> None:
         self._anomaly = anomaly_score(estimator)
-        self._number = self._anomaly is None and is_regressor(estimator)
+        last = parts_of(estimator)[1]
+        self._number = self._anomaly is None and isinstance(last, RegressorMixin)
         if self._number:
             require_number(estimator)
         elif self._anomaly is None:

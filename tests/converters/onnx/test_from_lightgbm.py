@@ -164,8 +164,6 @@ def test_the_same_model_gives_the_same_bytes():
 @pytest.mark.parametrize(
     ("parameters", "words"),
     [
-        ({"objective": "regression"}, "objective is 'regression'; converted are"),
-        ({"objective": "poisson"}, "objective is 'poisson'; converted are"),
         ({"objective": "cross_entropy"}, "objective is 'cross_entropy'; conv"),
         (
             {"objective": "multiclassova", "num_class": 2},
