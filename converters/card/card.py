@@ -412,10 +412,12 @@ def proof(artifact: Artifact) -> Section:
     reports = artifact.parity
     head: tuple[Cell, ...] = ("", *(Name(one.runtime) for one in reports))
     thresholds = ", ".join(f"{one:g}" for one in reports[0].thresholds) or "none"
+    number = reports[0].unit is not None
+    what = "number, for its size" if number else "probability"
     titles = {
         "rows compared": [count(one.rows) for one in reports],
         f"decisions that flip, at {thresholds}": [count(one.flips) for one in reports],
-        "largest difference of a probability": [delta(r.max_delta) for r in reports],
+        f"largest difference of a {what}": [delta(r.max_delta) for r in reports],
         "mean difference": [delta(one.mean_delta) for one in reports],
         "alone against in a batch": [delta(one.batch_delta) for one in reports],
         "rows asked alone as well": [

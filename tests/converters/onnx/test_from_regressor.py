@@ -1,5 +1,9 @@
 """Converted regressors answer the number of their library, or are refused."""
 
+import sys
+from pathlib import Path
+
+import joblib
 import lightgbm
 import numpy as np
 import polars as pl
@@ -10,6 +14,7 @@ from sklearn.ensemble import (
     ExtraTreesRegressor,
     GradientBoostingRegressor,
     HistGradientBoostingRegressor,
+    IsolationForest,
     RandomForestRegressor,
 )
 from sklearn.impute import SimpleImputer
@@ -31,6 +36,7 @@ from sklearn.tree import DecisionTreeRegressor
 from converters.conversion import Conversion, convert_file
 from converters.parity.proof import prove
 from converters.parity.runner import onnx_runner
+from converters.sources.opening import open_source
 from converters.sources.worker import model_of
 from tests.support.checkout import CHECKOUT
 from tollgate.errors import ArgumentError, ConversionError, ParityError
@@ -219,6 +225,34 @@ def test_models_of_others_give_their_authors_numbers(name, rows, tmp_path):
     np.savetxt(wrong, numbers)
     with pytest.raises(ParityError, match=f"row 4 of {rows:,}"):
         convert_file(Conversion(source=source, sample=request.sample, expected=wrong))
+
+
+@pytest.mark.parametrize(
+    ("estimator", "own"),
+    [
+        (xgboost.XGBRegressor(n_estimators=4, objective="reg:gamma", n_jobs=1), None),
+        (lightgbm.LGBMRegressor(n_estimators=4, objective="tweedie", verbose=-1), None),
+        (lightgbm.LGBMRegressor(n_estimators=4, reg_sqrt=True, verbose=-1), None),
+        (make_pipeline(StandardScaler(), GammaRegressor()), None),
+        (IsolationForest(n_estimators=4, random_state=0), "score_samples"),
+    ],
+    ids=["xgboost", "lightgbm", "square", "scikit-learn", "detector"],
+)
+@pytest.mark.filterwarnings("ignore:X does not have valid feature names")
+def test_another_python_gives_the_answers(estimator, own, tmp_path):
+    """As for a pickle of another environment: numbers, and raw scores."""
+    rows, price = training_rows()
+    estimator.fit(rows.astype(np.float64), price)
+    path = tmp_path / "model.pkl"
+    joblib.dump(estimator, path)
+    python = Path(sys.executable)
+    with open_source(path, trust_pickle=True, python=python) as model:
+        found = model.predict(rows)
+        if own is None:
+            prove(model, samples=rows, thresholds=()).check()
+    wanted = estimator.predict(rows) if own is None else -getattr(estimator, own)(rows)
+    assert found.shape == (len(rows), 1)
+    np.testing.assert_allclose(found[:, 0], wanted, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
