@@ -309,10 +309,11 @@ def external_data(path):
     onnx.save(helper.make_model(graph), path)
 
 
-def regression(path):
-    """Write a model that was trained for numbers, not classes."""
+def survival(path):
+    """Write a model with an objective that is not converted."""
     features = np.zeros((20, 4), dtype=np.float32)
-    XGBRegressor(n_estimators=2, n_jobs=1).fit(features, np.arange(20)).save_model(path)
+    model = XGBRegressor(n_estimators=2, n_jobs=1, objective="survival:cox")
+    model.fit(features, np.arange(20) + 1.0).save_model(path)
 
 
 BAD = {
@@ -330,7 +331,7 @@ BAD = {
         lambda path: path.write_bytes(pickle.dumps(Ending(os._exit, 0))),
         "is a pickle: loading it runs whatever code is in it",
     ),
-    "objective": ("convert", regression, "'reg:squarederror'"),
+    "objective": ("convert", survival, "'survival:cox'"),
     "not ONNX": ("adopt", lambda path: path.write_text("{}"), "is no ONNX file"),
     "outside its folder": ("adopt", external_data, "outside its folder"),
 }

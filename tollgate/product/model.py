@@ -275,6 +275,13 @@ def open_external_model(model_file: ModelFile, plan: Plan) -> Iterator[ExternalM
 def _require_outcome(path: Path, facts: Facts, label: Label) -> None:
     """Check that the second of two classes is the outcome; 0 and 1 fit any two."""
     classes = [str(one) for one in facts.classes]
+    if facts.number or facts.anomaly is not None:
+        kind = "a number" if facts.number else "the raw score of an outlier detector"
+        problem = (
+            f"answers {kind}, and a new product has a model of two classes: train a "
+            "classifier, or convert this model for a product that exists"
+        )
+        raise InputError(path, problem)
     if len(classes) != 2:
         raise InputError(path, f"has {len(classes)} classes, not two: {classes[:8]}")
     if classes[1] == label.positive or classes == ["0", "1"]:

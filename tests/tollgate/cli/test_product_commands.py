@@ -15,7 +15,7 @@ import joblib
 import numpy as np
 import polars as pl
 import pytest
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 
 from tollgate.cli import main
 from tollgate.product import creation
@@ -130,6 +130,10 @@ def test_model_of_other_columns_is_refused(
     assert "loading it runs whatever code is in it" in run(*words).stderr
     done = run(*words, "--trust-pickle")
     assert "five.pkl has 5 features without names: name the table" in done.stderr
+    assert done.returncode == 2
+    joblib.dump(LinearRegression().fit(rows, label), tmp_path / "five.pkl")
+    done = run(*words, "--trust-pickle")
+    assert "five.pkl: answers a number, and a new product has a model" in done.stderr
     assert done.returncode == 2
     assert staging_folders(tmp_path) == []
 
