@@ -79,7 +79,7 @@ def try_model(model: Path) -> Trial:
 
     Raises:
         RepositoryError: It cannot be loaded or run, or its answers are not
-            probabilities.
+            probabilities; of one column, not finite numbers.
     """
     session = OnnxSession(model, intra_op_threads=1)
     taken = session.inputs[FEATURES]
@@ -89,10 +89,13 @@ def try_model(model: Path) -> Trial:
     if len(answers) != len(rows) or answers.ndim != 2:
         problem = f"has shape {list(answers.shape)} for {len(rows)} rows"
         raise RepositoryError(model, problem, where=PROBABILITIES)
-    wrong = ~((answers >= -TOLERANCE) & (answers <= 1 + TOLERANCE)).all(axis=1)
+    number = answers.shape[1] == 1
+    valid = (answers >= -TOLERANCE) & (answers <= 1 + TOLERANCE)
+    wrong = ~(np.isfinite(answers) if number else valid).all(axis=1)
     if wrong.any():
         first = answers[int(np.argmax(wrong))].tolist()
-        problem = f"{first} for an ordinary row: not probabilities"
+        kind = "no finite number" if number else "not probabilities"
+        problem = f"{first} for an ordinary row: {kind}"
         raise RepositoryError(model, problem, where=PROBABILITIES)
     return Trial(features=rows, probabilities=answers)
 
@@ -124,7 +127,8 @@ def require_answers(
             version=version,
         )
         found, wanted = answer[PROBABILITIES], trial.probabilities[:count]
-        if found.shape == wanted.shape and np.abs(found - wanted).max() <= TOLERANCE:
+        same = found.shape == wanted.shape
+        if same and _differences(found, wanted).max() <= TOLERANCE:
             continue
         raise ServerError(
             step,
@@ -135,6 +139,23 @@ def require_answers(
         return 0.0
     kind = trial.features.dtype
     return _apart(server, step, version=version, source=trial.source, kind=kind)
+
+
+def _differences(
+    found: npt.NDArray[np.floating[Any]], wanted: npt.NDArray[np.floating[Any]]
+) -> F64:
+    """
+    Return the differences of answers, [N, K]; infinite where one is not finite.
+
+    Of one column, a number, they are relative to the larger of the number wanted and
+    the median size of all.
+    """
+    each: F64 = np.abs(found - wanted.astype(np.float64))
+    if wanted.shape[1] == 1:
+        size = np.abs(wanted.astype(np.float64))
+        each = each / np.maximum(size, np.median(size) or 1.0)
+    each[~np.isfinite(each)] = np.inf
+    return each
 
 
 def _apart(
@@ -159,8 +180,7 @@ def _apart(
         )[PROBABILITIES]
         for first in range(0, len(served), largest)
     ]
-    each = np.abs(np.concatenate(found) - source.probabilities)
-    each[~np.isfinite(each)] = np.inf
+    each = _differences(np.concatenate(found), source.probabilities)
     delta = each.max(axis=1)
     row = int(delta.argmax())
     if delta[row] > TOLERANCE:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
@@ -9,8 +10,14 @@ import numpy as np
 import polars as pl
 import pytest
 from lightgbm import LGBMClassifier, LGBMRegressor
+from typer.testing import CliRunner
 
-from converters.conversion import convert_model
+from converters.conversion import (
+    Conversion,
+    convert_file,
+    convert_model,
+    made_from,
+)
 from converters.folder import write_converted
 from converters.purpose import purpose_of
 from converters.sample import Sample
@@ -18,6 +25,8 @@ from converters.sources.worker import model_of
 from tests.support.products import loans_product
 from tests.support.products.plain_product import release_first, write_product
 from tollgate import Engine
+from tollgate.audit.releases.journal_replay import near_rows
+from tollgate.cli.app import app
 from tollgate.errors import InputError
 from tollgate.features.offline import build
 from tollgate.history import history_of
@@ -171,9 +180,41 @@ def test_a_server_answers_the_number(
     assert [one for part in parts for one in part.decision.tolist()] == words
 
 
+def test_a_model_of_a_number_is_published(product: Product, tmp_path: Path) -> None:
+    """A server answers as the file does, and as LightGBM does on raw rows."""
+    source, rows = tmp_path / "days.txt", tmp_path / "rows.parquet"
+    product.model.booster_.save_model(source)
+    names = list(product.spec.feature_names)
+    pl.DataFrame(product.features, schema=names).write_parquet(rows)
+    request = Conversion(
+        source=source,
+        sample=rows,
+        columns=tuple(names),
+        purpose=purpose_of(product.repository, "loans"),
+    )
+    folder = tmp_path / "converted"
+    write_converted(convert_file(request), folder, made_from=made_from(request, folder))
+    copy = shutil.copytree(product.repository, tmp_path / "repository")
+    where = ("--product", "loans", "--repository", str(copy))
+    done = CliRunner().invoke(app, ["publish", str(folder), *where])
+    words = " ".join(done.output.split())
+    assert done.exit_code == 0, words
+    assert "served = source on 1,000 raw rows: largest difference" in words
+    assert (copy / "loans_model" / "2" / "model.onnx").is_file()
+
+
 def test_a_classifier_is_refused_for_a_policy_of_a_number(product: Product) -> None:
     """The message says what to write in policy.yaml."""
     label = product.features[:, 2] > 20
     model = LGBMClassifier(n_estimators=2, n_jobs=1, verbose=-1)
     with pytest.raises(InputError, match="policy reads a number: name the label"):
         product.converted(model.fit(product.features, label))
+
+
+def test_a_replayed_number_may_differ_by_its_size() -> None:
+    """At 200,000 by 2, at 0.5 by 0.00001; a probability by 0.00001."""
+    was = np.array([[2e5], [2e5], [0.5], [0.5]], np.float32)
+    now = np.array([[2e5 + 1.5], [2e5 + 3], [0.500005], [0.50002]], np.float32)
+    assert near_rows(was, now, 1e-5).tolist() == [True, False, True, False]
+    both = np.array([[0.5, 0.5]], np.float32)
+    assert near_rows(both, both + np.float32(2e-5), 1e-5).tolist() == [False]

@@ -122,11 +122,17 @@ F32 = npt.NDArray[np.float32]
 
 
 def near_rows(was: F32, now: F32, tolerance: float) -> Bool:
-    """Return which rows have equal bits or differ by at most `tolerance`; bool [N]."""
+    """
+    Return which rows have equal bits or differ by at most `tolerance`; bool [N].
+
+    A number, which is one column, may differ by so much of its size.
+    """
     same = _same_bits(was, now)
     if tolerance:
+        exact = was.astype(np.float64)
+        size = np.maximum(np.abs(exact), 1.0) if was.shape[1] == 1 else 1.0
         with np.errstate(invalid="ignore"):
-            same |= np.abs(was.astype(np.float64) - now) <= tolerance
+            same |= np.abs(exact - now) <= tolerance * size
     near: Bool = same.all(axis=1)
     return near
 
