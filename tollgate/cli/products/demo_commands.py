@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,12 +37,16 @@ def demo(product: Product = None) -> None:
     Simulate, train, publish, serve, and decide 5,000 purchases over gRPC.
 
     `--product credit`: the same of 2,000 loan applications, with a notice of reasons.
+    `--product sensors`: two weeks of a plant's readings, with alarms.
     """
     chosen = console.settings(product=product, product_is_known=False)
-    is_credit = simulated_product(product, known=(FRAUD, CREDIT)) == CREDIT
+    known = simulated_product(product)
     require_repository(chosen.repository_path)
     steps = console.StepPrinter()
-    if is_credit:
+    if known == SENSORS:
+        _demo_sensors(chosen, steps)
+        return
+    if known == CREDIT:
         _demo_credit(chosen, steps)
         return
     from tollgate.demo import decide_purchases
@@ -82,6 +85,50 @@ def _demo_credit(chosen: Settings, steps: console.StepPrinter) -> None:
         (
             "meanwhile, elsewhere: decide a file",
             f"TOLLGATE_PRODUCT=credit tollgate score {decided.next_file}",
+        ),
+    )
+
+
+def _demo_sensors(chosen: Settings, steps: console.StepPrinter) -> None:
+    from tollgate.demo import decide_readings
+
+    decided = decide_readings(
+        product=chosen.product,
+        state=chosen.state_path,
+        store_server=chosen.store_server,
+        report=steps.report,
+        progress_bar=console.progress,
+    )
+    table = Table(title="faults, and the most severe decision during each")
+    for name in ("machine", "fault", "begin", "decision", "reasons"):
+        table.add_column(name)
+    for one in decided.faults:
+        after = f"{one.outcome} after {one.after_s / 60:.0f} min"
+        table.add_row(
+            one.fault.machine,
+            one.fault.kind,
+            f"{one.fault.begin:%Y-%m-%d %H:%M}",
+            after if one.codes else one.outcome,
+            "\n".join(one.codes),
+        )
+    console.out.print(table)
+    found = sum(one.outcome == "alarm" for one in decided.faults)
+    console.result(
+        f"{found} of {len(decided.faults)} faults raised an alarm; "
+        f"{decided.false_alarms} alarms without a fault in "
+        f"{decided.machine_days:.0f} machine-days"
+    )
+    console.out.print(_latency(decided.answers))
+    product, copy = chosen.product, decided.repository
+    _print_next_steps(
+        (
+            "compare the alarms with those of simpler detectors",
+            f"tollgate evaluate {decided.readings_file} --product {product} "
+            f"--faults {decided.faults_file} --repository {copy}",
+        ),
+        (
+            "serve what was trained",
+            f"tollgate up --product {product} --repository {copy}",
         ),
     )
 
@@ -275,7 +322,7 @@ def simulate(
     `--product credit`: applications for a loan, with those that were not repaid.
     `--product sensors`: readings of machines, and a table of their faults.
     """
-    chosen = simulated_product(product, known=(FRAUD, CREDIT, SENSORS))
+    chosen = simulated_product(product)
     if chosen == CREDIT:
         _simulate_credit(out, rows=rows, seed=seed)
         return
@@ -312,18 +359,15 @@ def simulate(
     )
 
 
-def simulated_product(product: str | None, *, known: Sequence[str]) -> str:
+def simulated_product(product: str | None) -> str:
     """
     Choose the product to simulate data for.
 
-    Args:
-        product: The option; None for the setting.
-        known: Names of the products that can be simulated.
-
     Raises:
-        InputError: The product is none of them.
+        InputError: There is no simulation of the product.
     """
     chosen = console.settings(product=product, product_is_known=False).product
+    known = (FRAUD, CREDIT, SENSORS)
     if chosen not in known:
         problem = f"nothing simulates {chosen!r:.80}; {suggest(chosen, known)}"
         raise InputError("--product", problem)
