@@ -1,0 +1,151 @@
+"""Alarms of a product of readings are judged by faults, beside simpler detectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tests.support.checkout import CHECKOUT
+from tollgate.detection.alarms import alarm_onsets
+from tollgate.engine.onnx_session import OnnxSession
+from tollgate.engine.scoring_model import ScoringModel
+from tollgate.errors import InputError
+from tollgate.features.offline import build
+from tollgate.features.spec.feature_spec import load_spec
+from tollgate.history import read_history
+from tollgate.policy import load_policy
+from tollgate.product.reading_quality import (
+    ReadingQuality,
+    judge_readings,
+    policy_rule,
+)
+from tollgate.product.reading_table import ReadingChoices
+from tollgate.product.readings import create_readings
+from tollgate.simulate.plant import Plant, faults_frame, simulate_plant
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A product that learned from quiet weeks."""
+    folder = tmp_path_factory.mktemp("judged")
+    (folder / "models").mkdir()
+    quiet = simulate_plant(machines=4, days=14, interval_s=300, faults=0, seed=1)
+    quiet.readings.write_parquet(folder / "past.parquet")
+    create_readings(
+        ReadingChoices(
+            product="plant",
+            table=folder / "past.parquet",
+            machine="machine",
+            time="event_time",
+            id="reading_id",
+        ),
+        repository=folder / "models",
+        report=lambda step, text: None,
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plant(folder: Path) -> Plant:
+    """Another plant, with faults, as files."""
+    plant = simulate_plant(machines=3, days=10, interval_s=300, faults=6, seed=5)
+    plant.readings.write_parquet(folder / "readings.parquet")
+    faults_frame(plant).write_csv(folder / "faults.csv")
+    return plant
+
+
+@pytest.fixture(scope="module")
+def judged(folder: Path, plant: Plant) -> ReadingQuality:
+    """Judge the product by the files."""
+    return judge_readings(
+        folder / "readings.parquet",
+        folder / "faults.csv",
+        repository=folder / "models",
+        product="plant",
+    )
+
+
+def test_found_faults_are_counted_by_hand(
+    folder: Path, plant: Plant, judged: ReadingQuality
+) -> None:
+    """Scores of the served graph, thresholds of policy.yaml, one machine at a time."""
+    models = folder / "models"
+    spec = load_spec(models / "plant_features" / "1" / "features.yaml")
+    policy = load_policy(
+        models / "plant_decision" / "1" / "policy.yaml",
+        id_names=spec.id_names,
+        feature_names=spec.feature_names,
+        fields=spec.fields,
+    )
+    history = read_history(folder / "readings.parquet", spec=spec)
+    session = OnnxSession(
+        models / "plant_model" / "1" / "model.onnx", intra_op_threads=1
+    )
+    score = ScoringModel(session).probabilities(
+        build(spec, history).astype(np.float32)
+    )[:, 1]
+    rule = policy_rule(policy, "plant")
+    found = 0
+    for fault in plant.faults:
+        rows = np.flatnonzero((plant.readings["machine"] == fault.machine).to_numpy())
+        times = plant.readings["event_time"].cast(pl.Int64).to_numpy()[rows]
+        onsets = times[alarm_onsets(score[rows], times, rule)]
+        span = np.array([fault.begin, fault.end], "datetime64[us]").astype(np.int64)
+        found += bool(((onsets >= span[0]) & (onsets <= span[1])).any())
+    own = judged.comparisons[0].quality
+    assert own is not None
+    assert (judged.readings, judged.machines, judged.faults) == (8_640, 3, 6)
+    assert (own.windows, own.detected) == (6, found)
+    assert found >= 3
+
+
+def test_simpler_detectors_stand_beside_it(judged: ReadingQuality) -> None:
+    """The 3-sigma rule, a windowed Gaussian, a forest of single readings."""
+    names = [one.detector for one in judged.comparisons]
+    assert names[0] == "detector"
+    assert any("3-sigma" in name for name in names)
+    assert any("Gaussian" in name for name in names)
+    assert any("isolation forest" in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda f: f.with_columns(machine=pl.lit("M99")), "'M99' has a fault and no"),
+        (lambda f: f.drop("begin"), "begin: column missing"),
+        (
+            lambda f: f.with_columns(begin=pl.col("end"), end=pl.col("begin")),
+            "row 1 ends before it begins",
+        ),
+        (lambda f: f.with_columns(end=pl.lit(None, pl.String)), "row 1 lacks"),
+    ],
+)
+def test_unusable_faults_are_refused(
+    folder: Path, plant: Plant, change: object, words: str
+) -> None:
+    """With the row or the column."""
+    path = folder / "bad.csv"
+    change(faults_frame(plant)).write_csv(path)  # type: ignore[operator]
+    with pytest.raises(InputError, match=words):
+        judge_readings(
+            folder / "readings.parquet",
+            path,
+            repository=folder / "models",
+            product="plant",
+        )
+
+
+def test_other_products_are_refused(folder: Path, plant: Plant) -> None:
+    """A product of purchases has no alarms to judge."""
+    with pytest.raises(InputError, match="no hysteresis in its policy"):
+        judge_readings(
+            folder / "readings.parquet",
+            folder / "faults.csv",
+            repository=CHECKOUT / "model_repository",
+            product="fraud",
+        )
