@@ -32,6 +32,7 @@ PACKAGES = {
     "envsubst": "gettext-base",
     "h2load": "nghttp2-client",
     "nghttp": "nghttp2-client",
+    "mosquitto": "mosquitto",
     "nginx": "nginx",
     "openssl": "openssl",
     "prometheus": "prometheus",

@@ -33,6 +33,7 @@ FIRST_PAUSE_S, MOST_PAUSE_S = 0.1, 5.0
 JITTER = 0.2  # of a pause, both ways, so that loops do not retry in step
 STUCK_FAILURES = 5  # consecutive failures: some 3 s without progress, or more
 STUCK_STEP_S = 600.0  # a restart of the server or a fetch of a release takes less
+_FIRST_RETRY_S, _MOST_RETRY_S = 0.05, 1.0  # of a service that does not respond
 _LOG_EVERY_S = 60.0  # shortest time between log lines of a loop's failures
 
 ERRORS_METRIC = "tollgate_background_errors_total"
@@ -84,6 +85,35 @@ def backoff_s(failures: int, *, first_s: float, most_s: float) -> float:
     """
     # A float overflows at 2 ** 1024; any first pause reaches its cap before that.
     return float(min(first_s * 2.0 ** min(failures - 1, 64), most_s))
+
+
+def retry(
+    work: Callable[[], object],
+    *,
+    errors: tuple[type[Exception], ...],
+    failed: Callable[[Exception], object],
+    stopped: threading.Event,
+) -> bool:
+    """
+    Repeat a call until it succeeds, or until `stopped` is set; return whether it did.
+
+    Args:
+        work: The call; repeating it must be harmless.
+        errors: Errors after which it is repeated, after a pause that grows.
+        failed: Called with each of these errors.
+    """
+    failures = 0
+    while True:
+        try:
+            work()
+        except errors as error:
+            failures += 1
+            failed(error)
+            pause_s = backoff_s(failures, first_s=_FIRST_RETRY_S, most_s=_MOST_RETRY_S)
+            if stopped.wait(pause_s * random.uniform(1 - JITTER, 1 + JITTER)):
+                return False
+        else:
+            return True
 
 
 class Tally(msgspec.Struct, frozen=True):

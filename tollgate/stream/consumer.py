@@ -8,7 +8,6 @@ committing, changes nothing. docs/streams.md has the table of the metrics.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import threading
 import time
@@ -35,14 +34,13 @@ from tollgate.store.lookups import (
 from tollgate.store.redis.redis_store import RedisStore, describe_error
 from tollgate.stream.events import LABEL, PURCHASE, EventCodec
 from tollgate.stream.source import DeadLetter, Message, Source
-from tollgate.worker import run_until_idle
+from tollgate.worker import retry, run_until_idle
 
 log = logging.getLogger(__name__)
 
 BATCH_EVENTS = 1_000
 WAIT_S = 0.25
 BACKLOG_EVERY_S = 1.0
-RETRY_S = (0.05, 0.1, 0.25, 0.5, 1.0)  # then the last one, for as long as it takes
 
 
 class Tally(msgspec.Struct):
@@ -201,18 +199,13 @@ class StreamConsumer:
 
     def _until_done(self, work: Callable[[], None], stopped: threading.Event) -> bool:
         """Retry until it succeeds; return False if `stopped` is set before."""
-        for pause_s in itertools.chain(RETRY_S, itertools.repeat(RETRY_S[-1])):
-            try:
-                work()
-            except StoreError as exc:
-                log.warning("%s", exc)
-                self.tally.retries += 1
-                self._metrics.retries.inc()
-                if stopped.wait(pause_s):
-                    break
-            else:
-                return True
-        return False
+
+        def failed(error: Exception) -> None:
+            log.warning("%s", error)
+            self.tally.retries += 1
+            self._metrics.retries.inc()
+
+        return retry(work, errors=(StoreError,), failed=failed, stopped=stopped)
 
 
 INTERVAL_S = 1.0  # the steps read them equally often

@@ -9,11 +9,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tollgate.cli import console, running_server, table_files
+from tollgate.cli.feeds import (
+    FeedUrl,
+    Kafka,
+    KafkaSettings,
+    Partitions,
+    open_feed,
+    open_source,
+)
 from tollgate.cli.metrics_port import (
     LOOPBACK,
     MetricsHost,
@@ -40,19 +48,6 @@ if TYPE_CHECKING:
 STORE_DEADLINE_S = 5.0  # no caller waits for a stream's write
 _SEND_ROWS = 1_000
 
-FeedUrl = Annotated[
-    str | None,
-    typer.Option(help="URL of the Redis with the events.", show_default="the store"),
-]
-Partitions = Annotated[int, typer.Option(help="Number of Redis streams in the feed.")]
-Kafka = Annotated[
-    str | None,
-    typer.Option(help="Kafka brokers, host:port joined by commas; replaces Redis."),
-]
-KafkaSettings = Annotated[
-    Path | None,
-    typer.Option(help="YAML file of librdkafka settings, such as TLS and SASL."),
-]
 Rate = Annotated[
     float | None,
     typer.Option(
@@ -64,7 +59,7 @@ Rate = Annotated[
 Topic = Annotated[
     str | None,
     typer.Option(
-        help="Name of the feed: stream or Kafka topic.",
+        help="Name of the feed: stream, or topic of Kafka or MQTT.",
         show_default="tollgate.PRODUCT.events",
     ),
 ]
@@ -113,25 +108,14 @@ def stream(
         spec = _spec(models, chosen.product)
         chosen_feeds = _feeds(models, chosen.product, feeds)
     store_url = running_server.store_url(chosen)
-    source: Source
-    if kafka is not None:
-        from tollgate.stream.kafka import KafkaSource
-
-        source = KafkaSource(
-            kafka,
-            topic=topic or _topic(chosen),
-            group=group,
-            settings=_kafka_settings(kafka_settings),
-        )
-    else:
-        from tollgate.stream.redis_streams import RedisSource
-
-        source = RedisSource(
-            chosen.feed_url or store_url,
-            feed=topic or _topic(chosen),
-            group=group,
-            partitions=partitions,
-        )
+    source = open_source(
+        chosen.feed_url or store_url,
+        topic=topic or _topic(chosen),
+        group=group,
+        partitions=partitions,
+        kafka=kafka,
+        kafka_settings=kafka_settings,
+    )
     metrics = StreamMetrics(chosen.product)
     serve_metrics(metrics.registry, metrics_port, host=metrics_host)
     store = open_store(store_url, deadline_s=STORE_DEADLINE_S)
@@ -167,20 +151,13 @@ def feed(
     with open_for_reading(chosen) as models:
         spec = _spec(models, chosen.product)
     name = topic or _topic(chosen)
-    target: Feed
-    if kafka is not None:
-        from tollgate.stream.kafka import KafkaFeed
-
-        settings = _kafka_settings(kafka_settings)
-        target = KafkaFeed(kafka, topic=name, settings=settings)
-    else:
-        from tollgate.stream.redis_streams import RedisFeed
-
-        target = RedisFeed(
-            chosen.feed_url or running_server.store_url(chosen),
-            feed=name,
-            partitions=partitions,
-        )
+    target = open_feed(
+        "" if kafka else chosen.feed_url or running_server.store_url(chosen),
+        topic=name,
+        partitions=partitions,
+        kafka=kafka,
+        kafka_settings=kafka_settings,
+    )
     sent, taken_s = _send(history, spec, target)
     console.say(f"{sent:,} events in {taken_s:.1f} s → {name}")
 
@@ -264,21 +241,6 @@ def _spec_path(repository: Path, product: str) -> Path:
 
 def _topic(chosen: Settings) -> str:
     return f"tollgate.{chosen.product}.events"
-
-
-def _kafka_settings(path: Path | None) -> dict[str, Any]:
-    import msgspec
-
-    if path is None:
-        return {}
-    try:
-        return msgspec.yaml.decode(
-            path.read_bytes(), type=dict[str, str | int | float | bool]
-        )
-    except OSError as exc:
-        raise InputError(path, f"cannot be read: {exc.strerror}") from exc
-    except (msgspec.MsgspecError, ValueError) as exc:
-        raise InputError(path, " ".join(str(exc).split())) from exc
 
 
 def materialize(
