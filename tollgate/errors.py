@@ -18,6 +18,7 @@ Define every error that Tollgate raises on purpose.
     │       ├── StoreTimeout          it missed its deadline
     │       ├── StoreLost             the connection broke before the response came
     │       └── StorePartial          part of a cluster responded, another part did not
+    ├── DecisionError                 a server did not decide; a retry may succeed
     ├── JournalError                  a piece of the journal is damaged, or none at all
     └── ConversionError               a model cannot be converted, and why
         ├── ParityError               the converted model differs from its source
@@ -194,6 +195,10 @@ class StorePartial(OutcomeUnknown):
         self.problem = problem
         keys = sum(map(len, lost))
         super().__init__(f"{sum(map(sum, lost))} of {keys} keys: {problem}")
+
+
+class DecisionError(TollgateError):
+    """A server did not decide; the same request may succeed later."""
 
 
 class JournalError(TollgateError):

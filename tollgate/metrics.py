@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
 Kind = Literal["counter", "gauge", "histogram"]
 Page = Literal[
-    "triton", "supervisor", "journal", "stream", "challenger", "monitor", "gateway"
+    "triton",
+    "supervisor",
+    "journal",
+    "stream",
+    "alarms",
+    "webhook",
+    "challenger",
+    "monitor",
+    "gateway",
 ]
 
 

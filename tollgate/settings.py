@@ -18,7 +18,14 @@ from tollgate.suggestions import suggest
 
 PREFIX = "TOLLGATE_"
 SETTINGS_FILE = "tollgate.yaml"
-ADDRESSES = ("store_url", "journal_url", "feed_url", "otlp_endpoint")
+ADDRESSES = (
+    "store_url",
+    "journal_url",
+    "feed_url",
+    "alarms_url",
+    "webhook_url",
+    "otlp_endpoint",
+)
 _KEY_PASSWORD = re.compile(r"(\bssl_password=)[^&]*")
 _PASSWORD = re.compile(r"://[^/?@]*:[^/?]*@|\bssl_password=.")
 
@@ -41,7 +48,11 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         store_server: The redis-server or valkey-server to start, by its path or its
             name on PATH; empty for the one that pip installed.
         journal_url: Redis for records of decisions; None: the store's, empty: nowhere.
-        feed_url: Redis that carries events for `tollgate stream`; empty: the store.
+        feed_url: Redis or MQTT broker that carries events for `tollgate stream`, and
+            readings for `tollgate alarms run`; empty: the store.
+        alarms_url: Redis or MQTT broker that carries alarms; empty: that of the
+            readings.
+        webhook_url: Receiver of alarms, for `tollgate alarms deliver`.
         model_config_name: Named configuration of models that have it; empty for none.
         cache_mb: Memory for Triton's response cache, for models whose configuration
             enables it; 0: none.
@@ -71,6 +82,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     store_server: str = ""
     journal_url: str | None = None
     feed_url: str = ""
+    alarms_url: str = ""
+    webhook_url: str = ""
     model_config_name: str = ""
     cache_mb: Annotated[int, msgspec.Meta(ge=0)] = 0
     allocator: str = ""
@@ -148,6 +161,10 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 shown[name] = f"{head.partition('://')[0]}://***@{tail}"
             if shown[name]:
                 shown[name] = _KEY_PASSWORD.sub(r"\1***", shown[name])
+        place = self.webhook_url.partition("://")
+        if place[2].partition("/")[2]:  # the path of a webhook is often its secret
+            host = place[2].partition("/")[0].rpartition("@")[2]
+            shown["webhook_url"] = f"{place[0]}://{host}/***"
         return shown
 
     def __repr__(self) -> str:

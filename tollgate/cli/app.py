@@ -19,6 +19,7 @@ from tollgate.cli.models import evaluation_commands as evaluation
 from tollgate.cli.models import feature_commands as features
 from tollgate.cli.models import policy_commands as policy
 from tollgate.cli.models import repository_commands as repository
+from tollgate.cli.operations import alarm_commands as alarms
 from tollgate.cli.operations import challenger_commands as challenger
 from tollgate.cli.operations import gateway_commands as gateway
 from tollgate.cli.operations import latency_commands as latency
@@ -224,6 +225,22 @@ _command("serve", serve.serve, "--store-url redis://127.0.0.1:6379", panel=_OPER
 _command("bundle", serve.bundle, "bundle.tar.gz", panel=_OPERATORS)
 _command("stream", store.stream, "--feed-url redis://127.0.0.1:6379", panel=_OPERATORS)
 _command("feed", store.feed, "history.parquet --product fraud", panel=_OPERATORS)
+_group(
+    "alarms",
+    _OPERATORS,
+    "Score readings from a stream and publish alarms; deliver them to a webhook.",
+    "run --feed-url mqtt://127.0.0.1:1883 --topic plant/+/readings",
+)
+_command(
+    "alarms run",
+    alarms.run,
+    "--feed-url mqtt://127.0.0.1:1883 --topic plant/+/readings",
+)
+_command(
+    "alarms deliver",
+    alarms.deliver,
+    "--webhook-url https://example.com/alarms --secret-file webhook.secret",
+)
 _command(
     "materialize", store.materialize, "history.parquet --rate 4000", panel=_OPERATORS
 )

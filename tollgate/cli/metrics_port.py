@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
 _PAGES = {"/metrics": "metrics of this command, for Prometheus"}
+_READY = "/ready"
+_READY_PAGE = {
+    _READY: "200 if what the command needs responds, else 503 and the problem"
+}
 _App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 MetricsPort = Annotated[
@@ -33,7 +37,11 @@ def require_metrics_port(port: int, *, host: str = LOOPBACK) -> None:
 
 
 def serve_metrics(
-    registry: CollectorRegistry, port: int, *, host: str = LOOPBACK
+    registry: CollectorRegistry,
+    port: int,
+    *,
+    host: str = LOOPBACK,
+    problem: Callable[[], str] | None = None,
 ) -> None:
     """
     Export metrics of the command and its process until the process ends.
@@ -41,6 +49,8 @@ def serve_metrics(
     Args:
         port: TCP port; 0 exports nothing.
         host: Address to listen on; other hosts can read any address but loopback.
+        problem: Function that says why the command is not ready, "" if it is; its page
+            is /ready. None has no such page.
 
     Raises:
         InputError: The port cannot be listened on.
@@ -62,20 +72,26 @@ def serve_metrics(
     try:
         server, _ = start_http_server(port, addr=host, registry=registry)
     except OSError as exc:
-        problem = f"cannot listen on {host}:{port}: {exc.strerror}"
-        raise InputError("--metrics-port", problem) from exc
-    server.set_app(_with_index(make_wsgi_app(registry)))
+        why = f"cannot listen on {host}:{port}: {exc.strerror}"
+        raise InputError("--metrics-port", why) from exc
+    server.set_app(_with_pages(make_wsgi_app(registry), problem))
 
 
-def _with_index(metrics: _App) -> _App:
-    """Serve the list of pages at `/`, and the other pages unchanged."""
+def _with_pages(metrics: _App, problem: Callable[[], str] | None) -> _App:
+    """Serve the list of pages at `/`, readiness, and the other pages unchanged."""
+    pages = _PAGES if problem is None else {**_PAGES, **_READY_PAGE}
 
     def application(
         environ: dict[str, Any], start_response: Callable[..., Any]
     ) -> Iterable[bytes]:
+        if environ["PATH_INFO"] == _READY and problem is not None:
+            text = problem()
+            status = "503 Service Unavailable" if text else "200 OK"
+            start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+            return [f"{text or 'ready'}\n".encode()]
         if environ["PATH_INFO"] not in ("", INDEX):
             return metrics(environ, start_response)
         start_response("200 OK", [("Content-Type", CONTENT_TYPE)])
-        return [index_page("tollgate: metrics port", _PAGES)]
+        return [index_page("tollgate: metrics port", pages)]
 
     return application

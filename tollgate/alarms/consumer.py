@@ -1,0 +1,376 @@
+"""
+Poll readings, have them decided, publish alarms, and commit: at least once.
+
+Alarms are published before their readings are committed. Whatever is killed in between,
+the readings are delivered again, and give alarms with the same ids. So no alarm is
+lost, and a receiver that stores the ids handles each once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from tollgate.alarms.alarm import Alarm, OutcomeRules, Report, alarm_id, score_of
+from tollgate.alarms.outcomes import MachineOutcome, OutcomeStore
+from tollgate.alarms.readings import ReadingCodec, Readings
+from tollgate.alarms.scoring import ReadingAnswer, ServerScorer
+from tollgate.errors import StoreError, TollgateError
+from tollgate.metrics import counter, gauge, histogram
+from tollgate.stream.source import DeadLetter, Feed, Message, Source
+from tollgate.worker import retry, run_until_idle
+
+log = logging.getLogger(__name__)
+
+BATCH_READINGS = 1_000
+WAIT_S = 0.25
+_BACKLOG_EVERY_S = 1.0
+# Answers without the store are requested again while the store is away, and so often
+# once it responds: a server's circuit breaker closes within a second. A stored decision
+# that was made without the store would stay so for ever.
+_TRIES_WITHOUT_STORE = 6
+DECIDE_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
+AGE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 15, 60, 300, 3600)
+
+
+class AlarmTally(msgspec.Struct):
+    """Count the results of a consumer since its start."""
+
+    decided: int = 0
+    alarms: int = 0
+    dead_letters: int = 0
+    retries: int = 0
+
+
+class AlarmConsumer:
+    """
+    Score the readings of one source, and publish alarms to one feed.
+
+    Args:
+        outcomes: The last outcome of each machine.
+        report: Publish each change of a machine's outcome, or every reading whose
+            outcome raises an alarm.
+        stopped: Ends the run, and each retry.
+        on_step: Called with the name of each step; tests stop there.
+        now_us: The wall clock, µs since the epoch.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        scorer: ServerScorer,
+        alarms: Feed,
+        *,
+        product: str,
+        codec: ReadingCodec,
+        rules: OutcomeRules,
+        outcomes: OutcomeStore,
+        metrics: AlarmMetrics,
+        stopped: threading.Event,
+        report: Report = "changes",
+        batch_readings: int = BATCH_READINGS,
+        on_step: Callable[[str], None] = lambda step: None,
+        now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
+    ) -> None:
+        self._source = source
+        self._scorer = scorer
+        self._alarms = alarms
+        self._product = product
+        self._codec = codec
+        self._rules = rules
+        self._outcomes = outcomes
+        self._metrics = metrics
+        self._stopped = stopped
+        self._report = report
+        self._batch_readings = batch_readings
+        self._on_step = on_step
+        self._now_us = now_us
+        self._messages: list[Message] = []  # polled, and not committed yet
+        self._backlog_at_s = 0.0
+        self.problem = "no reading was polled yet"
+        self.tally = AlarmTally()
+
+    def run(self, *, until_idle_s: float | None = None) -> None:
+        """
+        Score readings until stopped; a batch in progress is finished first.
+
+        Args:
+            until_idle_s: Ends the run when no reading came for so long; None never.
+        """
+        run_until_idle(
+            "alarm-consumer",
+            self.step,
+            stopped=self._stopped,
+            until_idle_s=until_idle_s,
+        )
+
+    def step(self, *, wait_s: float = WAIT_S) -> int:
+        """
+        Score and commit one batch; return the number of its messages.
+
+        A source, server, store or feed that is away is retried until it is back, or
+        until the consumer is stopped: then nothing of the batch is committed.
+        """
+
+        def poll() -> None:
+            self._messages = list(
+                self._source.poll(most=self._batch_readings, wait_s=wait_s)
+            )
+
+        # After an unforeseen error, the batch that was polled comes first.
+        if not self._messages and not self._retry("source", poll):
+            return 0
+        messages = self._messages
+        if messages:
+            done = self._handle(messages)
+            self._messages = []
+            if not done:
+                return len(messages)
+        self._observe_backlog()
+        return len(messages)
+
+    def _handle(self, messages: Sequence[Message]) -> bool:
+        """Decide, publish and commit a batch; return False if stopped before."""
+        readings = self._codec.decode([message.value for message in messages])
+        answers: dict[int, ReadingAnswer] = {}
+        started_s = time.monotonic()
+        if not self._decide(readings, answers):
+            return False
+        self._metrics.decide_s.observe(time.monotonic() - started_s)
+        self._on_step("decided")
+        refused = dict(readings.unreadable)
+        refused |= {
+            readings.at[row]: one.error for row, one in answers.items() if one.error
+        }
+        letters = [DeadLetter(messages[at], why) for at, why in sorted(refused.items())]
+        if letters and not self._retry(
+            "source", lambda: self._source.add_dead_letters(letters)
+        ):
+            return False
+        if not self._publish(readings, answers):
+            return False
+        self._on_step("published")
+        if not self._retry("source", self._source.commit):
+            return False
+        self._on_step("committed")
+        self._count(readings, answers, unreadable=len(readings.unreadable))
+        return True
+
+    def _decide(self, readings: Readings, answers: dict[int, ReadingAnswer]) -> bool:
+        """Get an answer to each reading; return False if stopped before."""
+        tries = 0
+        while len(readings):
+            if not self._retry(
+                "server", lambda: self._scorer.decide(readings, answers)
+            ):
+                return False
+            blind = [row for row, one in answers.items() if one.lacks_store]
+            if not blind or tries == _TRIES_WITHOUT_STORE:
+                break
+            # While the store is away this waits, and no reading is decided blindly.
+            if not self._retry("store", self._outcomes.require_store):
+                return False
+            tries += 1
+            if tries < _TRIES_WITHOUT_STORE:
+                for row in blind:
+                    del answers[row]
+                self._metrics.retried("store")
+                if self._stopped.wait(0.1 * 2**tries):
+                    return False
+        return True
+
+    def _publish(
+        self, readings: Readings, answers: Mapping[int, ReadingAnswer]
+    ) -> bool:
+        """Publish the alarms of a batch, then store outcomes; False if stopped."""
+        rows = [row for row in range(len(readings)) if not answers[row].error]
+        if self._report == "every":
+            every: list[tuple[int, str | None]] = [
+                (row, None) for row in rows if self._rules.raises(answers[row].decision)
+            ]
+            return self._send(readings, answers, every)
+        machines = list(dict.fromkeys(readings.machines[row] for row in rows))
+        known: dict[str, MachineOutcome] = {}
+
+        def read() -> None:
+            known.update(self._outcomes.read(machines))
+
+        if not self._retry("store", read):
+            return False
+        raised, now = self._changes(readings, answers, rows, known)
+        if not self._send(readings, answers, raised):
+            return False
+        # Only after the alarms: a batch that is delivered again finds either the
+        # outcomes of before, or, all of its alarms being published, its own readings.
+        return self._retry("store", lambda: self._outcomes.write(now))
+
+    def _changes(
+        self,
+        readings: Readings,
+        answers: Mapping[int, ReadingAnswer],
+        rows: Sequence[int],
+        known: Mapping[str, MachineOutcome],
+    ) -> tuple[list[tuple[int, str | None]], dict[str, MachineOutcome]]:
+        """
+        Find the readings that change their machine's outcome.
+
+        Returns:
+            Rows that raise an alarm, each with the outcome before, None for a late one;
+            and the outcomes after the batch.
+        """
+        raised: list[tuple[int, str | None]] = []
+        now = dict(known)
+        ids: dict[str, list[str]] = {}
+        clock_us = self._now_us()
+        for row in rows:
+            machine = readings.machines[row]
+            reading_id = self._codec.reading_id(readings, row)
+            ids.setdefault(machine, []).append(reading_id)
+            if reading_id in known[machine].reading_ids:
+                continue  # delivered again; its alarm is published
+            before, outcome = now[machine], answers[row].decision
+            time_us = min(self._codec.event_time_us(readings, row), clock_us)
+            if time_us < before.newest_us:
+                # Late, or sent again: it is not the outcome of now, but if it raises an
+                # alarm, nobody may have heard of it.
+                if self._rules.raises(outcome):
+                    raised.append((row, None))
+                continue
+            if self._rules.is_change(before.outcome, outcome):
+                raised.append((row, before.outcome))
+            now[machine] = MachineOutcome(outcome, time_us)
+        return raised, {
+            machine: msgspec.structs.replace(one, reading_ids=tuple(ids[machine]))
+            for machine, one in now.items()
+        }
+
+    def _send(
+        self,
+        readings: Readings,
+        answers: Mapping[int, ReadingAnswer],
+        raised: Sequence[tuple[int, str | None]],
+    ) -> bool:
+        """Publish alarms; return False if stopped before."""
+        if not raised:
+            return True
+        alarms = [
+            self._alarm(readings, row, answers[row], previous=previous)
+            for row, previous in raised
+        ]
+        keys = [readings.machines[row].encode() for row, _ in raised]
+        events = [msgspec.json.encode(alarm) for alarm in alarms]
+        if not self._retry("alarms", lambda: self._alarms.send(keys, events)):
+            return False
+        self._on_step("sent")
+        self._metrics.published(alarms, now_us=self._now_us())
+        self.tally.alarms += len(alarms)
+        return True
+
+    def _alarm(
+        self,
+        readings: Readings,
+        row: int,
+        answer: ReadingAnswer,
+        *,
+        previous: str | None,
+    ) -> Alarm:
+        reading_id = self._codec.reading_id(readings, row)
+        return Alarm(
+            alarm_id=alarm_id(self._product, reading_id),
+            product=self._product,
+            entities=self._codec.entities(readings, row),
+            reading_id=reading_id,
+            event_time=self._codec.event_time_us(readings, row),
+            decision=answer.decision,
+            previous=previous,
+            score=score_of(answer.score),
+            reason_codes=answer.reason_codes,
+            degraded=answer.degraded,
+            release=answer.release,
+        )
+
+    def _count(
+        self,
+        readings: Readings,
+        answers: Mapping[int, ReadingAnswer],
+        *,
+        unreadable: int,
+    ) -> None:
+        invalid = sum(bool(one.error) for one in answers.values())
+        self._metrics.count("decided", len(readings) - invalid)
+        self._metrics.count("invalid", invalid)
+        self._metrics.count("unreadable", unreadable)
+        self.tally.decided += len(readings) - invalid
+        self.tally.dead_letters += invalid + unreadable
+        if invalid + unreadable:
+            log.warning("%d readings are dead letters", invalid + unreadable)
+
+    def _observe_backlog(self) -> None:
+        if time.monotonic() < self._backlog_at_s:
+            return
+        self._backlog_at_s = time.monotonic() + _BACKLOG_EVERY_S
+        try:
+            self._metrics.backlog.set(self._source.backlog())
+        except StoreError as exc:
+            log.warning("%s", exc)
+            return
+        self._metrics.partitions.set(self._source.partitions())
+
+    def _retry(self, part: str, work: Callable[[], None]) -> bool:
+        """Retry until it succeeds; return False if stopped before."""
+
+        def failed(error: Exception) -> None:
+            log.warning("%s", error)
+            self.problem = f"{part}: {error}"
+            self.tally.retries += 1
+            self._metrics.retried(part)
+            self._metrics.ready.set(0)
+
+        if not retry(
+            work, errors=(TollgateError,), failed=failed, stopped=self._stopped
+        ):
+            return False
+        if self.problem:
+            self.problem = ""
+            self._metrics.ready.set(1)
+        return True
+
+
+class AlarmMetrics:
+    """Hold the metrics of one consumer, in a separate registry."""
+
+    def __init__(self, product: str) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._product = product
+        self._readings = counter("tollgate_alarms_readings_total", registry)
+        self._published = counter("tollgate_alarms_published_total", registry)
+        self._retries = counter("tollgate_alarms_retries_total", registry)
+        self.ready = gauge("tollgate_alarms_ready", registry).labels(product)
+        self.backlog = gauge("tollgate_alarms_backlog", registry).labels(product)
+        self.partitions = gauge("tollgate_alarms_partitions", registry).labels(product)
+        self.decide_s = histogram(
+            "tollgate_alarms_decide_seconds", registry, buckets=DECIDE_BUCKETS_S
+        ).labels(product)
+        self._age_s = histogram(
+            "tollgate_alarms_age_seconds", registry, buckets=AGE_BUCKETS_S
+        ).labels(product)
+
+    def count(self, outcome: str, number: int) -> None:
+        """Add readings: `decided`, `invalid` or `unreadable`."""
+        if number:
+            self._readings.labels(self._product, outcome).inc(number)
+
+    def published(self, alarms: Sequence[Alarm], *, now_us: int) -> None:
+        """Add alarms that are published, with the ages of their readings."""
+        for one in alarms:
+            self._published.labels(self._product, one.decision).inc()
+            self._age_s.observe(max(0, now_us - one.event_time) / 1e6)
+
+    def retried(self, part: str) -> None:
+        """Count a call that failed, of source, server, store or alarms."""
+        self._retries.labels(self._product, part).inc()
