@@ -14,6 +14,8 @@ from prometheus_client import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
+from tollgate.alarms.consumer import AlarmMetrics
+from tollgate.alarms.webhook import WebhookMetrics
 from tollgate.audit.worker.audit_worker import WorkerMetrics
 from tollgate.challenger.challenger_worker import TrialMetrics, TrialWorkerCounts
 from tollgate.challenger.decision_counts import ALL, Arm, Group, Pairs
@@ -52,6 +54,8 @@ def registry(page: str) -> CollectorRegistry:
         "gateway": lambda: GatewayMetrics(Path("absent"), limits=limits).registry,
         "journal": lambda: WorkerMetrics("fraud").registry,
         "stream": lambda: StreamMetrics("fraud").registry,
+        "alarms": lambda: AlarmMetrics("fraud").registry,
+        "webhook": lambda: WebhookMetrics("fraud").registry,
         "challenger": lambda: (
             TrialMetrics(
                 "fraud", trials=lambda: [trial()], tally=TrialWorkerCounts
@@ -64,7 +68,9 @@ def registry(page: str) -> CollectorRegistry:
     return made
 
 
-@pytest.mark.parametrize("page", ["journal", "stream", "challenger", "gateway"])
+@pytest.mark.parametrize(
+    "page", ["journal", "stream", "alarms", "webhook", "challenger", "gateway"]
+)
 def test_the_page_of_a_worker_is_what_the_table_says(page: Page) -> None:
     """The same names, and no label but those named."""
     text = generate_latest(registry(page)).decode()

@@ -249,6 +249,42 @@ def test_an_event_of_the_caller_ends_loop_and_pause() -> None:
     assert loop.stop(60)
 
 
+def test_a_call_is_repeated_until_it_succeeds() -> None:
+    """After each error that was named; others are raised."""
+    errors: list[Exception] = [ConnectionError("1"), ConnectionError("2")]
+    seen: list[Exception] = []
+
+    def call() -> None:
+        if errors:
+            raise errors.pop(0)
+
+    def run() -> bool:
+        return worker.retry(
+            call,
+            errors=(ConnectionError,),
+            failed=seen.append,
+            stopped=threading.Event(),
+        )
+
+    assert run()
+    assert [str(one) for one in seen] == ["1", "2"]
+    errors.append(ZeroDivisionError())
+    with pytest.raises(ZeroDivisionError):
+        run()
+
+
+def test_a_stopped_caller_repeats_nothing() -> None:
+    """The pause ends, and the call counts as one that never succeeded."""
+    stopped = threading.Event()
+    stopped.set()
+    step = Breakable()
+    step.error = ConnectionError("away")
+    assert not worker.retry(
+        step, errors=(ConnectionError,), failed=lambda error: None, stopped=stopped
+    )
+    assert step.ran == 1
+
+
 def test_every_background_loop_is_a_worker() -> None:
     """A thread of another kind ends for ever with its first error."""
     tree = Path(worker.__file__).parent

@@ -14,10 +14,15 @@ import msgspec
 
 from tollgate.errors import InputError
 from tollgate.features.spec.feature_spec import FeatureSpec, all_fields, wire_inputs
-from tollgate.schema import EVENT_TIME, TRANSACTION_ID
+from tollgate.schema import EVENT_TIME, MAX_ID_BYTES, TRANSACTION_ID
 
 _INT64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-_TYPES: Mapping[str, Any] = {"BYTES": str, "FP64": float, "INT64": _INT64}
+# The server checks ids by their bytes. A text that fills a request would fail it with
+# the other readings in it, again and again.
+_ID = Annotated[str, msgspec.Meta(max_length=MAX_ID_BYTES)]
+_WORD = Annotated[str, msgspec.Meta(max_length=1_024)]
+_INPUT_TYPES: Mapping[str, Any] = {"BYTES": _ID, "FP64": float, "INT64": _INT64}
+_FIELD_TYPES: Mapping[str, Any] = {"BYTES": _WORD, "FP64": float}
 _REASON_CHARACTERS = 200
 
 
@@ -72,9 +77,12 @@ class ReadingCodec:
             raise InputError("entity", problem)
         self.machine_key = by_name[machine] if machine else (*self.keys, "")[0]
         self._names = (*self.inputs, *self.fields)
-        wanted: list[Any] = [(name, _TYPES[kind]) for name, kind in self.inputs.items()]
+        wanted: list[Any] = [
+            (name, _INPUT_TYPES[kind]) for name, kind in self.inputs.items()
+        ]
         optional: list[Any] = [
-            (name, _TYPES[kind] | None, None) for name, kind in self.fields.items()
+            (name, _FIELD_TYPES[kind] | None, None)
+            for name, kind in self.fields.items()
         ]
         reading: Any = msgspec.defstruct(
             "Reading", [*wanted, *optional], frozen=True, gc=False

@@ -28,7 +28,7 @@ from tests.support.stream.alarm_chain import (
     stored_alarms,
 )
 from tollgate.alarms.consumer import AlarmConsumer
-from tollgate.alarms.readings import ReadingCodec
+from tollgate.alarms.readings import ReadingCodec, Readings
 from tollgate.errors import InputError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.schema import Degraded
@@ -211,17 +211,22 @@ def test_bad_readings_are_dead_letters_with_their_reason(
         json.dumps({"transaction_id": "x"}).encode(),
         reading("text", "m").replace(b"1.0", b'"1"'),
         reading("minus", "m", amount=-1.0),
+        reading("long", "m" * 129),
+        reading("bytes", "ü" * 100),
+        reading("surrogate", "X").replace(b'"X"', b'"\\ud800"'),
+        reading("huge", "m").replace(b"1.0", b"1e999"),
+        reading("time", "m").replace(str(NOW_US).encode(), b"9" * 30),
     ]
     send_readings(store_url, [*bad, reading("good", "m", amount=200.0)])
     consumer = consumer_of()
-    drain(consumer, 7)
+    drain(consumer, 12)
     letters = dict(dead_readings(redis_client))
     assert set(letters) == set(bad)
     assert letters[bad[3]].endswith("missing required field `customer_id`")
     assert "$.amount" in letters[bad[4]]
     assert letters[bad[5]] == "amount: -1.0: is negative"
     assert [one["reading_id"] for one in stored_alarms(redis_client)] == ["good"]
-    assert (consumer.tally.decided, consumer.tally.dead_letters) == (1, 6)
+    assert (consumer.tally.decided, consumer.tally.dead_letters) == (1, 11)
 
 
 def test_the_readings_of_a_machine_are_requested_in_order(
@@ -304,6 +309,40 @@ def test_a_stopped_consumer_commits_nothing(
     stopping.join()
     assert stored_alarms(redis_client) == []
     assert redis_client.xpending("readings:0", "alarms")["pending"] == 2
+
+
+def test_an_unforeseen_error_ends_nothing(
+    store_url: str,
+    redis_client: redis.Redis,
+    stopped: threading.Event,
+    consumer_of: Callable[..., AlarmConsumer],
+) -> None:
+    """The batch that was polled before it is handled after it."""
+    send_readings(store_url, amounts([200]))
+    consumer = consumer_of()
+    codec = consumer._codec
+    errors = [ZeroDivisionError(), KeyError("unforeseen")]
+
+    class Breaking:
+        """A codec with two errors."""
+
+        def decode(self, messages: list[bytes]) -> Readings:
+            """Fail, or decode."""
+            if errors:
+                raise errors.pop()
+            consumer._codec = codec
+            return codec.decode(messages)
+
+    consumer._codec = Breaking()  # type: ignore[assignment]
+    thread = threading.Thread(target=consumer.run)
+    thread.start()
+    until_s = time.monotonic() + LONG_S
+    while not stored_alarms(redis_client) and time.monotonic() < until_s:
+        time.sleep(0.01)
+    stopped.set()
+    thread.join(LONG_S)
+    assert errors == []
+    assert [one["reading_id"] for one in stored_alarms(redis_client)] == ["m-r0"]
 
 
 CHILD = """

@@ -14,7 +14,6 @@ import pytest
 
 from tests.support.stream.alarm_chain import amounts, make_consumer
 from tests.support.stream.mock_kafka import MockCluster
-from tests.support.stream.mosquitto import Mosquitto
 from tollgate.alarms.consumer import AlarmConsumer
 from tollgate.errors import StoreError
 from tollgate.features.spec.feature_spec import FeatureSpec
@@ -22,6 +21,7 @@ from tollgate.stream.kafka import KafkaFeed, KafkaSource
 from tollgate.stream.mqtt import MqttFeed, MqttSource
 from tollgate.stream.source import Feed, Source
 from tollgate.testing import Answer, TestServer
+from tollgate.testing.mosquitto import Mosquitto
 
 LONG_S = 60.0
 # A mock broker lets a group that all have left be joined after this time only.

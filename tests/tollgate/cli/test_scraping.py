@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -38,6 +39,22 @@ def test_a_bare_path_names_the_pages() -> None:
     paths = [line.split()[0] for line in text.splitlines() if line.startswith("/")]
     assert paths == ["/metrics"]
     assert "a_number" not in text
+
+
+def test_readiness_has_a_page_where_a_command_knows_it() -> None:
+    """200 when it is ready, else 503 and the problem; the first page lists it."""
+    problems = ["store: away", ""]
+    port = free_port()
+    serve_metrics(CollectorRegistry(), port, problem=lambda: problems[0])
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/ready")
+    with error.value:
+        assert (error.value.code, error.value.read()) == (503, b"store: away\n")
+    del problems[0]
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/ready") as answer:
+        assert answer.read() == b"ready\n"
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as answer:
+        assert "\n/ready " in answer.read().decode()
 
 
 def test_other_hosts_read_metrics_only_if_allowed() -> None:

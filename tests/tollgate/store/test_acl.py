@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from tests.support.store.redis_processes import free_ports, running, system_redis
+from tests.support.stream.alarm_chain import make_consumer, reading
 from tollgate.backfill.copying import (
     copy_state,
     delete_values,
@@ -47,6 +48,7 @@ from tollgate.store.stored_decisions import stored_decision_key
 from tollgate.stream.consumer import StreamConsumer, StreamMetrics
 from tollgate.stream.events import EventCodec
 from tollgate.stream.redis_streams import RedisFeed, RedisSource
+from tollgate.testing import Answer, TestServer
 
 PAPER = Path(__file__).parents[3] / "docs" / "store.md"
 FEED = "tollgate.fraud.events"
@@ -342,6 +344,41 @@ def test_feed_and_stream_need_no_more_than_their_lines(
     assert refused(root) == []
 
 
+def test_alarms_need_no_more_than_their_line(
+    url_of: UrlOf, root: redis.Redis, spec: FeatureSpec
+) -> None:
+    """Readings, dead letters, outcomes and alarms; leases, tidying, backlog."""
+    feed = "tollgate.fraud.readings"
+    url = url_of("tollgate-alarms")
+    for event in (reading("r-1", "m", amount=500.0), reading("r-2", "m"), b"poison"):
+        root.xadd(f"{feed}:0", {"event": event})
+    source = RedisSource(url, feed=feed, group="tollgate", lease_s=LEASE_S)
+    source._tidy_at_s = 0.0  # due at once
+    stopped = AtFirstTrouble()
+    with TestServer() as server:
+        server.answer("r-1", Answer("review"))
+        consumer = make_consumer(
+            source,
+            RedisFeed(url, feed="tollgate.fraud.alarms"),
+            spec=spec,
+            store_url=url,
+            server_url=server.url,
+            stopped=stopped,
+        )
+        while consumer.step(wait_s=0.01) and not stopped.is_set():
+            pass
+        consumer._outcomes.require_store()
+        consumer._scorer.close()
+        consumer._alarms.close()
+    source._leases._next_s = 0.0  # their renewal is due at once
+    consumer.step(wait_s=0.01)
+    source.close()
+    assert (consumer.tally.decided, consumer.tally.alarms) == (2, 2)
+    assert consumer.tally.dead_letters == 1
+    assert consumer.tally.retries == 0
+    assert refused(root) == []
+
+
 def test_lists_need_no_more_than_their_line(
     url_of: UrlOf, root: redis.Redis, spec: FeatureSpec
 ) -> None:
@@ -412,6 +449,7 @@ DOES: dict[str, Callable[[UrlOf, redis.Redis, FeatureSpec], None]] = {
     "tollgate-copy": test_copying_a_state_needs_no_more_than_its_line,
     "tollgate-load": test_loading_history_needs_no_more_than_its_line,
     "tollgate-stream": test_feed_and_stream_need_no_more_than_their_lines,
+    "tollgate-alarms": test_alarms_need_no_more_than_their_line,
     "tollgate-lists": test_lists_need_no_more_than_their_line,
     "tollgate-feeder": test_feed_and_stream_need_no_more_than_their_lines,
 }

@@ -22,9 +22,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.stream.mosquitto import Mosquitto
 from tollgate.errors import StoreError
 from tollgate.stream.mqtt import RESEND_S, MqttFeed, MqttSource
+from tollgate.testing.mosquitto import Mosquitto
 from tollgate.worker import retry
 
 SETTINGS = {
@@ -32,6 +32,7 @@ SETTINGS = {
     "changes": "autosave_on_changes true\nautosave_interval 1",
     "half-hour": "autosave_interval 1800",
 }
+_ALWAYS = "persistence true\nmax_queued_messages 0\nset_tcp_nodelay true\n"
 LAST_S = 20.0  # after the last message
 BATCH = 20
 
@@ -73,7 +74,7 @@ def run(
     """Publish, kill and count."""
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
-        settings = f"persistence true\nmax_queued_messages 0\n{SETTINGS[autosave]}\n"
+        settings = f"{_ALWAYS}{SETTINGS[autosave]}\n"
         with Mosquitto(Path(folder), settings=settings) as broker:
             source = MqttSource(broker.url, topic="load", group="load")
             feed = MqttFeed(

@@ -14,13 +14,13 @@ import pytest
 
 from tests.support.checkout import checkout_environment
 from tests.support.stream.feeds import purchases
-from tests.support.stream.mosquitto import Mosquitto
 from tollgate.errors import InputError, StoreError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.stream.consumer import StreamConsumer
 from tollgate.stream.events import EventCodec
 from tollgate.stream.mqtt import MqttFeed, MqttSource, read_address
 from tollgate.stream.source import DeadLetter, Message
+from tollgate.testing.mosquitto import Mosquitto
 from tollgate.worker import retry
 
 LONG_S = 60.0

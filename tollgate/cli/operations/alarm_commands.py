@@ -80,6 +80,13 @@ def run(
         str, typer.Option(help="Name of the consumer group that shares the readings.")
     ] = "tollgate-alarms",
     alarms_url: AlarmsUrl = None,
+    alarms_kafka: Annotated[
+        str | None,
+        typer.Option(
+            help="Kafka brokers for the alarms, host:port joined by commas.",
+            show_default="--kafka, unless --alarms-url is given",
+        ),
+    ] = None,
     alarms_topic: AlarmsTopic = None,
     outcomes: Annotated[
         str | None,
@@ -166,7 +173,7 @@ def run(
     alarms = open_feed(
         chosen.alarms_url or chosen.feed_url or store,
         topic=alarms_topic or _alarms_topic(chosen),
-        kafka=None if chosen.alarms_url else kafka,
+        kafka=alarms_kafka or (None if chosen.alarms_url else kafka),
         kafka_settings=kafka_settings,
     )
     metrics = AlarmMetrics(chosen.product)

@@ -1,0 +1,460 @@
+"""
+Readings to alarms under load and under kills: `python -m loadtests.readings`.
+
+`tollgate up`, `tollgate alarms run`, and a broker: mosquitto, or a Redis of its own for
+Redis Streams. A publisher sends readings on a schedule and notes which ones the broker
+acknowledged; a reader of the alarms notes when each came. The first run measures the
+time from a reading's place in the schedule to its alarm. In the second one every
+reading is reported, while broker, store, server and consumer get SIGKILL in turn: a
+reading that was acknowledged and has no message is lost. Prints the tables of
+docs/alarms.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from loadtests.harness import (
+    Report,
+    add_repository,
+    command_parser,
+    run_command,
+    say,
+    temporary_folder,
+)
+from loadtests.results.markdown import markdown_table
+from loadtests.results.percentiles import latency_of
+from tollgate.errors import StoreError
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.load.surroundings import measured_on
+from tollgate.load.synthetic import synthetic_purchases
+from tollgate.repository.releases.served_versions import served_spec
+from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
+from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.stream.mqtt import MqttFeed, MqttSource
+from tollgate.stream.redis_streams import RedisFeed, RedisSource
+from tollgate.stream.source import Feed, Source
+from tollgate.testing.mosquitto import Mosquitto
+from tollgate.testing.supervised import Supervised, supervised
+from tollgate.worker import retry
+
+_TOLLGATE = "import sys; sys.path.remove(''); from tollgate.cli import main; main()"
+_TICK_S = 0.01  # between two calls of the publisher
+_WARM_UP_S = 3.0
+_MACHINES = 300
+_OUTCOMES = "approve,review,decline"
+# The shipped policy of the fraud product reviews every amount from 1,000 on.
+_ALARM_AMOUNT, _USUAL_AMOUNT = 1_500.0, 8.0
+_ALARM_EVERY = 50
+_LAST_S = 60.0  # without a message, before the missing ones count as lost
+_BETWEEN_S = 6.0  # kills
+_PARTS = ("broker", "store", "server", "consumer")
+
+
+class Broker(msgspec.Struct, frozen=True):
+    """One system of feeds: how to open it, kill it and start it again."""
+
+    url: str
+    source: Callable[[str], Source]
+    feed: Callable[[str], Feed]
+    kill: Callable[[], None]
+    restart: Callable[[], None]
+
+
+class Traffic:
+    """
+    Publish readings on a schedule, and note when each was due and acknowledged.
+
+    Args:
+        spec: Features of the product, which say what a reading contains.
+        alarms: Make every 50th reading one that the fraud product's policy reviews.
+    """
+
+    def __init__(
+        self, spec: FeatureSpec, *, rate: float, seconds: float, alarms: bool
+    ) -> None:
+        self._count = int(rate * seconds)
+        self._size = max(1, round(rate * _TICK_S))
+        columns = synthetic_purchases(
+            spec, self._count, seed=1, first_us=time.time_ns() // 1000, ids=_MACHINES
+        )
+        self._key = spec.entities[0].key if spec.entities else TRANSACTION_ID
+        name = f"{time.time_ns()}"
+        columns[TRANSACTION_ID] = [f"{name}-{row}" for row in range(self._count)]
+        self.raising: set[str] = set()
+        if alarms:
+            raises = np.arange(self._count) % _ALARM_EVERY == _ALARM_EVERY - 1
+            columns[AMOUNT] = np.where(raises, _ALARM_AMOUNT, _USUAL_AMOUNT)
+            ids = columns[TRANSACTION_ID]
+            self.raising = {ids[row] for row in np.flatnonzero(raises)}
+        self._columns: dict[str, list[Any]] = {
+            column: values if isinstance(values, list) else values.tolist()
+            for column, values in columns.items()
+        }
+        self._rate = rate
+        self.due_s: dict[str, float] = {}
+        self.acknowledged: set[str] = set()
+
+    def publish(self, feed: Feed, stopped: threading.Event) -> None:
+        """Publish all; a broker that is away is retried, and the schedule waits."""
+        began_s = time.monotonic()
+        for first in range(0, self._count, self._size):
+            rows = range(first, min(first + self._size, self._count))
+            due_s = began_s + first / self._rate
+            time.sleep(max(0.0, due_s - time.monotonic()))
+            ids = [self._columns[TRANSACTION_ID][row] for row in rows]
+            keys = [str(self._columns[self._key][row]).encode() for row in rows]
+            events = [self._event(row) for row in rows]
+            for one in ids:
+                self.due_s[one] = due_s
+            if not retry(
+                lambda keys=keys, events=events: feed.send(keys, events),  # type: ignore[misc]
+                errors=(StoreError,),
+                failed=lambda error: None,
+                stopped=stopped,
+            ):
+                return
+            self.acknowledged.update(ids)
+
+    def _event(self, row: int) -> bytes:
+        values = {name: column[row] for name, column in self._columns.items()}
+        values[EVENT_TIME] = time.time_ns() // 1000
+        values = {
+            name: None if isinstance(one, float) and np.isnan(one) else one
+            for name, one in values.items()
+        }
+        return json.dumps(values).encode()
+
+
+class Alarms:
+    """Read alarms in a thread, and note when each reading's came, and its id."""
+
+    def __init__(self, source: Source) -> None:
+        self.came_s: dict[str, float] = {}
+        self.ids: dict[str, set[str]] = {}
+        self.messages = 0
+        self._newest_s = time.monotonic()
+        self._source = source
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def wait_for(self, readings: set[str]) -> None:
+        """Wait until all came, or none has come for long."""
+        while time.monotonic() < self._newest_s + _LAST_S:
+            if readings <= self.came_s.keys():
+                return
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self._thread.join()
+        self._source.close()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                found = self._source.poll(most=1_000, wait_s=0.1)
+                now_s = time.monotonic()
+                for one in found:
+                    alarm = json.loads(one.value)
+                    name = alarm["reading_id"]
+                    self.came_s.setdefault(name, now_s)
+                    self.ids.setdefault(name, set()).add(alarm["alarm_id"])
+                    self.messages += 1
+                    self._newest_s = now_s
+                self._source.commit()
+            except StoreError:
+                time.sleep(0.1)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """Counts and latencies of one run."""
+
+    broker: str
+    kills: int
+    acknowledged: int
+    messages: int
+    lost: int
+    raising: int
+    raising_lost: int
+    duplicates: int
+    unrecognised: int
+    latency_us: list[int]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure, print the tables; exit status 1 if a reading or an alarm was lost."""
+    parser = command_parser("readings")
+    add_repository(parser)
+    parser.add_argument("--product", default="fraud")
+    parser.add_argument("--broker", choices=("redis", "mqtt"), action="append")
+    parser.add_argument("--rate", type=float, default=2_000.0, help="readings a second")
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--no-kills", action="store_true")
+    return run_command(
+        parser, arguments, measure=measure, least={"rate": 1, "seconds": 1}
+    )
+
+
+def measure(options: argparse.Namespace) -> Report:
+    """Serve, publish, kill and count; write the tables."""
+    found = []
+    for name in options.broker or ("mqtt", "redis"):
+        with temporary_folder("readings") as folder:
+            found += list(_measure_broker(name, folder, options))
+    lost = sum(one.lost for one in found)
+    text = to_markdown(found, rate=options.rate)
+    return Report(f"{text}\n{measured_on()}. `{options.command}`", ok=not lost)
+
+
+def _measure_broker(
+    name: str, folder: Path, options: argparse.Namespace
+) -> Iterator[Outcome]:
+    repository: Path = options.repository
+    spec = served_spec(repository, product=options.product)
+    copy = folder / "model_repository"
+    shutil.copytree(repository, copy)
+    with (
+        _BROKERS[name](folder / "broker") as broker,
+        supervised(
+            copy, state=folder / "state", words=("up", "--product", options.product)
+        ) as server,
+    ):
+        say(f"{name}: {options.rate:g} readings a second for {options.seconds:g} s")
+        yield _run(name, broker, server, copy, spec, options, kills=0)
+        if not options.no_kills:
+            say(f"{name}: {', '.join(_PARTS)} are killed")
+            yield _run(name, broker, server, copy, spec, options, kills=len(_PARTS))
+
+
+def _run(
+    name: str,
+    broker: Broker,
+    server: Supervised,
+    repository: Path,
+    spec: FeatureSpec,
+    options: argparse.Namespace,
+    *,
+    kills: int,
+) -> Outcome:
+    seconds = _WARM_UP_S + (_BETWEEN_S * (kills + 1) if kills else options.seconds)
+    fraud = options.product == "fraud"
+    traffic = Traffic(spec, rate=options.rate, seconds=seconds, alarms=fraud)
+    label = "every" if kills else "raising"
+    readings, alarms = f"readings-{label}", f"alarms-{label}"
+    # Without kills, only readings that raise an alarm; with them, or where none is
+    # known to raise one, each reading.
+    words = ["--report=every", f"--topic={readings}", f"--alarms-topic={alarms}"]
+    if kills or not fraud:
+        words.append(f"--outcomes={_OUTCOMES}")
+    reader = Alarms(broker.source(alarms))
+    feed = broker.feed(readings)
+    stopped = threading.Event()
+    consumer = _Consumer(broker, server, repository, options.product, words)
+    try:
+        consumer.start()
+        time.sleep(4.0)  # sessions of MQTT are subscribed, and stored
+        publisher = threading.Thread(target=traffic.publish, args=(feed, stopped))
+        publisher.start()
+        if kills:
+            _kill(broker, server, consumer)
+        publisher.join()
+        expected = traffic.acknowledged
+        if not kills and fraud:
+            expected = traffic.raising & traffic.acknowledged
+        reader.wait_for(expected)
+    finally:
+        stopped.set()
+        consumer.stop()
+        reader.close()
+        with contextlib.suppress(StoreError):
+            feed.close()
+    return _outcome(name, kills, traffic, reader, expected)
+
+
+def _outcome(
+    name: str, kills: int, traffic: Traffic, reader: Alarms, expected: set[str]
+) -> Outcome:
+    first_s = min(traffic.due_s.values()) + _WARM_UP_S
+    timed = expected & reader.came_s.keys()
+    latency_us = [
+        round((reader.came_s[one] - traffic.due_s[one]) * 1e6)
+        for one in timed
+        if traffic.due_s[one] >= first_s
+    ]
+    raising = traffic.raising & traffic.acknowledged
+    return Outcome(
+        broker=name,
+        kills=kills,
+        acknowledged=len(traffic.acknowledged),
+        messages=reader.messages,
+        lost=len(expected - reader.came_s.keys()),
+        raising=len(raising),
+        raising_lost=len(raising - reader.came_s.keys()),
+        duplicates=reader.messages - len(reader.came_s),
+        unrecognised=sum(len(ids) > 1 for ids in reader.ids.values()),
+        latency_us=latency_us,
+    )
+
+
+def _kill(broker: Broker, server: Supervised, consumer: _Consumer) -> None:
+    """Kill each part once, the next when the one before works again."""
+    for part in _PARTS:
+        time.sleep(_BETWEEN_S)
+        recovered = len(server.recovered_parts())
+        say(f"kill {part}")
+        if part == "broker":
+            broker.kill()
+            time.sleep(0.5)
+            broker.restart()
+        elif part == "consumer":
+            consumer.kill()
+            consumer.start()
+        else:
+            process = "redis-server" if part == "store" else "tritonserver"
+            os.kill(server.pid(process), signal.SIGKILL)
+            server.wait_recovered(recovered + 1, patience_s=60.0)
+
+
+class _Consumer:
+    """`tollgate alarms run` as a process that can be killed."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        server: Supervised,
+        repository: Path,
+        product: str,
+        words: Sequence[str],
+    ) -> None:
+        self._command = [
+            *(sys.executable, "-c", _TOLLGATE, "alarms", "run"),
+            *(f"--repository={repository}", f"--state={server.state}"),
+            *(f"--product={product}", f"--url={server.grpc_url}", *words),
+        ]
+        self._environment = os.environ | {"TOLLGATE_FEED_URL": broker.url}
+        self._log = server.state.with_suffix(".alarms")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self._command,
+                env=self._environment,
+                stdout=log,
+                stderr=log,
+                cwd=self._log.parent,
+            )
+
+    def kill(self) -> None:
+        """Kill it with SIGKILL."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def stop(self) -> None:
+        """End it with SIGTERM."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+
+
+@contextlib.contextmanager
+def _mqtt(folder: Path) -> Iterator[Broker]:
+    with Mosquitto(folder) as server:
+        yield Broker(
+            url=server.url,
+            source=lambda topic: MqttSource(server.url, topic=topic, group="load"),
+            feed=lambda topic: MqttFeed(server.url, topic=topic),
+            kill=server.kill,
+            restart=server.start,
+        )
+
+
+@contextlib.contextmanager
+def _redis(folder: Path) -> Iterator[Broker]:
+    with EmbeddedRedis(folder) as server:
+        yield Broker(
+            url=server.url,
+            source=lambda topic: RedisSource(server.url, feed=topic, group="load"),
+            feed=lambda topic: RedisFeed(server.url, feed=topic),
+            kill=lambda: os.kill(server.pid, signal.SIGKILL),
+            restart=server.restart,
+        )
+
+
+_BROKERS = {"mqtt": _mqtt, "redis": _redis}
+_NAMES = {"mqtt": "MQTT (mosquitto)", "redis": "Redis Streams"}
+
+
+def to_markdown(found: Sequence[Outcome], *, rate: float) -> str:
+    """Write a line per run: latencies of undisturbed runs, losses of the others."""
+    quiet = []
+    for one in (one for one in found if not one.kills):
+        times = latency_of(np.array(one.latency_us, np.int64))
+        shown = (times.p50_ms, times.p90_ms, times.p99_ms, times.p999_ms, times.max_ms)
+        quiet.append(
+            (
+                _NAMES[one.broker],
+                f"{rate:,.0f}",
+                f"{one.acknowledged:,}",
+                f"{len(one.latency_us):,}",
+                *(f"{ms:.1f}" for ms in shown),
+                one.lost,
+            )
+        )
+    lines = markdown_table(
+        (
+            *("readings over", "a second", "acknowledged", "timed alarms"),
+            *("p50 ms", "p90 ms", "p99 ms", "p99.9 ms", "maximum ms", "lost"),
+        ),
+        quiet,
+    )
+    killed = [
+        (
+            _NAMES[one.broker],
+            one.kills,
+            f"{one.acknowledged:,}",
+            one.lost,
+            f"{one.raising:,}",
+            one.raising_lost,
+            f"{one.duplicates:,}",
+            one.unrecognised,
+        )
+        for one in found
+        if one.kills
+    ]
+    if killed:
+        lines += [
+            "",
+            *markdown_table(
+                (
+                    *("readings over", "kills", "readings acknowledged", "lost"),
+                    *("alarms due", "lost", "duplicates", "of these with another id"),
+                ),
+                killed,
+            ),
+        ]
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
