@@ -6,7 +6,9 @@ import json
 import threading
 from collections.abc import Sequence
 
-from loadtests.readings import Outcome, Traffic, to_markdown
+import pytest
+
+from loadtests.readings import Outcome, Traffic, main, to_markdown
 from tollgate.alarms.readings import ReadingCodec
 from tollgate.errors import StoreError
 from tollgate.features.spec.feature_spec import FeatureSpec
@@ -48,6 +50,18 @@ def test_traffic_is_readings_of_the_product_of_which_some_raise_alarms(
     }
     assert large == traffic.raising
     assert len(large) == 4
+
+
+@pytest.mark.slow
+def test_readings_become_alarms_of_a_served_product(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """`tollgate up`, `tollgate alarms run` and a Redis: no reading is lost."""
+    words = ["--broker=redis", "--rate=200", "--seconds=2", "--no-kills"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    # 3 s of warm-up and 2 s, of which every 50th reading raises an alarm.
+    assert "| Redis Streams | 200 | 1,000 | 8 |" in shown
 
 
 def test_the_tables_have_percentiles_of_raw_samples_and_losses() -> None:

@@ -211,6 +211,14 @@ class _Connection:
         """
         if not self._ready.wait(_CONNECT_S):
             raise StoreError(f"{problem}: {self._where}: {self.problem}")
+        while True:
+            connections = self.connections
+            self._publish_once(messages, problem=problem)
+            if connections == self.connections:
+                break
+            # The broker may have been killed, and have lost what it acknowledged.
+
+    def _publish_once(self, messages: Sequence[_Outgoing], *, problem: str) -> None:
         under_way = {one: mid for mid, one in self._pending.items()}
         wanted = set()
         for one in messages:
@@ -366,6 +374,7 @@ class MqttSource:
         self._polled: list[int] = []
         self._polled_in = 0  # the connection that delivered them
         self._problem = ""
+        self._subscribed = False
         self._connection = _Connection(
             read_address(url),
             client_id=f"{group}:{topic}",
@@ -418,7 +427,7 @@ class MqttSource:
         After a lost connection the broker delivers them again: then their
         acknowledgement would be one of the new delivery, and is left to it.
         """
-        if self._polled_in == self._connection.connections:
+        if self._connection.ready and self._polled_in == self._connection.connections:
             for mid in self._polled:
                 self._connection.client.ack(mid, 1)
         self._polled = []
@@ -428,8 +437,8 @@ class MqttSource:
         return len(self._left) + len(self._queue) + len(self._polled)
 
     def partitions(self) -> int:
-        """Return 1 while there is a connection."""
-        return int(self._connection.ready)
+        """Return 1 while the broker delivers: it has confirmed the subscription."""
+        return int(self._connection.ready and self._subscribed)
 
     def partition_count(self) -> int:
         """Return 1: a topic has no partitions."""
@@ -460,8 +469,10 @@ class MqttSource:
     def _on_subscribe(self, _c: Any, _u: Any, _mid: int, reasons: Any, _p: Any) -> None:
         failed = [str(one) for one in reasons if one.is_failure]
         self._problem = f"{self.name}: {failed[0]}" if failed else ""
+        self._subscribed = not failed
 
     def _on_lost(self) -> None:
+        self._subscribed = False
         with self._came:
             if not self._left:  # else these were delivered again themselves
                 self._left.extend((message, 0) for message, _ in self._queue)
@@ -509,9 +520,14 @@ class MqttFeed:
             StoreError: The broker is away, or did not acknowledge all of them in time.
         """
         messages = list(self._outgoing(keys, events))
-        self._connection.publish(messages, problem="the feed cannot be written")
-        now_s = time.monotonic()
-        self._recent.extend((now_s, one) for one in messages)
+        while True:
+            connections = self._connection.connections
+            self._connection.publish(messages, problem="the feed cannot be written")
+            now_s = time.monotonic()
+            self._recent.extend((now_s, one) for one in messages)
+            # A reconnection before this line did not find them among the recent ones.
+            if connections in (0, self._connection.connections):
+                break
         while self._recent and self._recent[0][0] < now_s - self._resend_s:
             self._recent.popleft()
 

@@ -50,7 +50,9 @@ class Mosquitto:
             free.bind(("127.0.0.1", 0))
             self.port = int(free.getsockname()[1])
         self.url = f"mqtt://127.0.0.1:{self.port}"
-        lines = [f"listener {self.port} 127.0.0.1", "allow_anonymous true", settings]
+        lines = [f"listener {self.port} 127.0.0.1", settings]
+        if "allow_anonymous" not in settings:
+            lines.append("allow_anonymous true")
         lines.append(f"user {getpass.getuser()}")  # root would become another user
         if "persistence true" in settings:
             lines.append(f"persistence_location {folder}/")

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import hmac
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.support.store.certificates import make_authority, make_certificate
 from tests.support.stream.alarm_chain import ALARMS, LEASE_S
 from tollgate.alarms.webhook import (
     Webhook,
@@ -43,7 +45,7 @@ class Request:
 class Receiver:
     """An HTTP server that records requests and answers by script."""
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Path | None = None) -> None:
         self.requests: list[Request] = []
         self.status: Callable[[Request], int] = lambda request: 204
         self._lock = threading.Lock()
@@ -69,7 +71,15 @@ class Receiver:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/alarms"
+        scheme = "http"
+        if certificate is not None:
+            scheme = "https"
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True
+            )
+        self.url = f"{scheme}://127.0.0.1:{self._server.server_address[1]}/alarms"
 
     def __enter__(self) -> Receiver:
         self._thread.start()
@@ -317,6 +327,24 @@ def test_a_file_may_have_several_secrets(tmp_path: Path) -> None:
         "".join(f"whsec_{base64.b64encode(one).decode()}\n" for one in SECRETS)
     )
     assert read_secrets(path) == SECRETS
+
+
+@pytest.mark.system("openssl")
+def test_a_receiver_proves_its_name(tmp_path: Path) -> None:
+    """An alarm goes only to a receiver with a certificate of the given authority."""
+    ca = make_authority(tmp_path, "authority")
+    other = make_authority(tmp_path, "other")
+    with Receiver(make_certificate(ca, "receiver", of="IP:127.0.0.1")) as receiver:
+        sent = {
+            authority: Webhook(receiver.url, secrets=SECRETS, authority=authority).send(
+                alarm("a-1"), alarm_id="a-1"
+            )
+            for authority in (ca, other, None)
+        }
+    assert sent == {ca: 204, other: 0, None: 0}
+    assert len(receiver.requests) == 1
+    with pytest.raises(InputError, match="is no file of certificates"):
+        Webhook(receiver.url, secrets=SECRETS, authority=tmp_path / "absent.pem")
 
 
 @pytest.mark.parametrize("url", ["ftp://h/x", "https://", "h/x"])
