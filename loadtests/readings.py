@@ -43,7 +43,7 @@ from tollgate.errors import StoreError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.load.surroundings import measured_on
 from tollgate.load.synthetic import synthetic_purchases
-from tollgate.repository.releases.served_versions import served_spec
+from tollgate.repository.releases.served_versions import served_policy, served_spec
 from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.stream.mqtt import MqttFeed, MqttSource
@@ -57,7 +57,6 @@ _TOLLGATE = "import sys; sys.path.remove(''); from tollgate.cli import main; mai
 _TICK_S = 0.01  # between two calls of the publisher
 _WARM_UP_S = 3.0
 _MACHINES = 300
-_OUTCOMES = "approve,review,decline"
 # The shipped policy of the fraud product reviews every amount from 1,000 on.
 _ALARM_AMOUNT, _USUAL_AMOUNT = 1_500.0, 8.0
 _ALARM_EVERY = 50
@@ -263,7 +262,8 @@ def _run(
     # known to raise one, each reading.
     words = ["--report=every", f"--topic={readings}", f"--alarms-topic={alarms}"]
     if kills or not fraud:
-        words.append(f"--outcomes={_OUTCOMES}")
+        outcomes = served_policy(repository, product=options.product).outcomes
+        words.append(f"--outcomes={','.join(outcomes.words)}")
     reader = Alarms(broker.source(alarms))
     feed = broker.feed(readings)
     stopped = threading.Event()

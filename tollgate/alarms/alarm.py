@@ -10,7 +10,6 @@ from typing import Literal
 import msgspec
 
 from tollgate.errors import InputError
-from tollgate.schema import Decision
 from tollgate.suggestions import suggest
 
 # An alarm's id is a UUID of version 5 (RFC 9562) in this namespace.
@@ -31,7 +30,7 @@ class Alarm(msgspec.Struct, frozen=True):
         decision: Outcome of the reading.
         previous: Outcome of the machine before, where changes are reported; None where
             every reading is, and for a reading that is older than the machine's newest.
-        score: Probability; None when the model gave none.
+        score: The score; None when the model gave none, or no finite one.
         degraded: Bits of `tollgate.schema.Degraded`; 0 is full quality.
         release: Release that decided.
     """
@@ -55,8 +54,8 @@ def alarm_id(product: str, reading_id: str) -> str:
 
 
 def score_of(score: float) -> float | None:
-    """Return a score as JSON has it: NaN has no form there."""
-    return None if math.isnan(score) else score
+    """Return a score as JSON has it: only finite numbers have a form there."""
+    return score if math.isfinite(score) else None
 
 
 class OutcomeRules:
@@ -90,8 +89,3 @@ class OutcomeRules:
         if previous == outcome:
             return False
         return self.raises(previous) or self.raises(outcome)
-
-
-def outcome_words() -> tuple[str, ...]:
-    """Return the outcomes of a product, the mildest first."""
-    return tuple(level.name.lower() for level in Decision)

@@ -9,12 +9,13 @@ from typing import Any
 
 import redis
 
-from tollgate.alarms.alarm import OutcomeRules, Report, outcome_words
+from tollgate.alarms.alarm import OutcomeRules, Report
 from tollgate.alarms.consumer import AlarmConsumer, AlarmMetrics
 from tollgate.alarms.outcomes import OutcomeStore
 from tollgate.alarms.readings import ReadingCodec
 from tollgate.alarms.scoring import ServerScorer
 from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.schema import DEFAULT_OUTCOMES
 from tollgate.store.redis.redis_store import RedisStore
 from tollgate.stream.redis_streams import RedisFeed, RedisSource
 from tollgate.stream.source import Feed, Source
@@ -63,7 +64,7 @@ def make_consumer(
 ) -> AlarmConsumer:
     """Make a consumer of readings of the fraud product."""
     codec = ReadingCodec(spec)
-    rules = OutcomeRules(outcome_words(), raising)
+    rules = OutcomeRules(DEFAULT_OUTCOMES.words, raising)
     return AlarmConsumer(
         source,
         ServerScorer(server_url, product="fraud", codec=codec, timeout_s=5.0),

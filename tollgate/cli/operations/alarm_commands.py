@@ -105,7 +105,8 @@ def run(
     entity: Annotated[
         str | None,
         typer.Option(
-            help="Entity that is the machine.", show_default="first of features.yaml"
+            help="Entity that is the machine.",
+            show_default="that of the policy's hysteresis, or first of features.yaml",
         ),
     ] = None,
     in_flight: Annotated[
@@ -132,12 +133,12 @@ def run(
     until_idle: UntilIdle = False,
 ) -> None:
     """Score readings from a stream and publish alarms, until Ctrl-C or SIGTERM."""
-    from tollgate.alarms.alarm import OutcomeRules, outcome_words
+    from tollgate.alarms.alarm import OutcomeRules
     from tollgate.alarms.consumer import AlarmConsumer, AlarmMetrics
     from tollgate.alarms.outcomes import OutcomeStore
     from tollgate.alarms.readings import ReadingCodec
     from tollgate.alarms.scoring import ServerScorer
-    from tollgate.repository.releases.served_versions import served_spec
+    from tollgate.repository.releases.served_versions import served_policy, served_spec
     from tollgate.store.redis.cluster_store import open_store
 
     tls, token = read_proof(tls_ca, tls_cert, key=tls_key, token=token_file)
@@ -151,16 +152,17 @@ def run(
     )
     require_metrics_port(metrics_port, host=metrics_host)
     with open_for_reading(chosen) as models:
-        codec = ReadingCodec(
-            served_spec(models, product=chosen.product), machine=entity or ""
-        )
+        spec = served_spec(models, product=chosen.product)
+        policy = served_policy(models, product=chosen.product)
+    steady = policy.hysteresis.entity if policy.hysteresis else ""
+    codec = ReadingCodec(spec, machine=entity or steady)
     if report == "changes" and not codec.machine_key:
         problem = (
             f"{chosen.product} has no entity, so nothing has an outcome that changes"
         )
         raise InputError("--report", f"{problem}; use --report every")
     words = [word for word in (outcomes or "").split(",") if word]
-    rules = OutcomeRules(outcome_words(), words)
+    rules = OutcomeRules(policy.outcomes.words, words)
     store = running_server.store_url(chosen)
     source = open_source(
         chosen.feed_url or store,
