@@ -20,9 +20,6 @@ from tollgate.detection.detector import (
 )
 from tollgate.schema import FEATURES, PROBABILITIES
 
-# Fills curves with fewer segments: no measure reaches its begin.
-_NO_SEGMENT = (float("inf"), 0.0, 0.0, 0.0)
-
 
 def onnx_from_detector(detector: Detector) -> bytes:
     """
@@ -152,8 +149,9 @@ class _Graph:
         """Apply a curve to each column of a tensor [N, C]; return the result's name."""
         segments = [one.segments().T.tolist() for one in curves]
         most = max(len(one) for one in segments)
+        # A curve with fewer segments repeats its last: the largest stays the same.
         table = np.array(
-            [[*one, *[_NO_SEGMENT] * (most - len(one))] for one in segments], np.float32
+            [[*one, *[one[-1]] * (most - len(one))] for one in segments], np.float32
         )
         begin, width, value, slope = (
             self.constant(f"{name}_{part}", table[:, :, at])

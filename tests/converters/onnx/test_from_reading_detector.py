@@ -3,6 +3,7 @@
 import numpy as np
 import onnx
 import onnxruntime
+import polars as pl
 import pytest
 
 from converters.onnx.from_reading_detector import onnx_from_detector
@@ -40,6 +41,35 @@ def test_the_graph_scores_as_numpy(sensors):
         assert answer[:, 1].tolist() == expected.tolist()
         assert answer[:, 0].tolist() == (1 - expected).tolist()
     assert detector_scores(detector, vectors).max() > 0.99
+
+
+def test_a_switch_next_to_a_measurement_scores_as_numpy():
+    """Its curves have fewer segments; an infinite feature still gives a number."""
+    table = machine_readings(sensors=2, seed=5).with_columns(
+        (pl.col("event_time").dt.hour() < 1).cast(float).alias("s1")
+    )
+    features = propose_features(
+        table, product="pumps", machine="machine_id", sensors=["s0", "s1"]
+    )
+    vectors, names = build_features(table, features)
+    detector = train_detector(vectors, names, sensors=["s0", "s1"])
+    knots = [
+        len(one.at)
+        for sensor in detector.sensors
+        for measures in sensor.measures
+        for one in measures.shift_surprises
+    ]
+    assert len(set(knots)) > 1
+    odd = np.repeat(vectors[900:901], len(names), axis=0)
+    at = np.arange(1, len(names))
+    odd[at, at] = np.inf
+    session = onnxruntime.InferenceSession(onnx_from_detector(detector))
+    for rows in (vectors, odd, -odd):
+        rows[:, detector.readings] = np.abs(rows[:, detector.readings])
+        (answer,) = session.run([PROBABILITIES], {FEATURES: rows})
+        expected = detector_scores(detector, rows)
+        assert np.isfinite(expected).all()
+        assert answer[:, 1].tolist() == expected.tolist()
 
 
 def test_the_graph_never_falls_when_a_measure_grows():
