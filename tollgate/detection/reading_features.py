@@ -26,7 +26,7 @@ from tollgate.features.spec.spec_document import MAX_ENTRIES, largest_number
 from tollgate.features.spec.tile_form import HOPS_US
 from tollgate.features.windows.capacity import NEVER_US, dropped_us
 from tollgate.schema import EVENT_TIME
-from tollgate.templating import yaml_text
+from tollgate.templating import yaml_number, yaml_text
 
 if TYPE_CHECKING:
     import polars as pl
@@ -79,6 +79,23 @@ def feature_name(sensor: str, *parts: str) -> str:
     return "_".join((sensor, *parts))
 
 
+def sensor_features(sensor: str) -> tuple[str, ...]:
+    """Name all features of a sensor in features.yaml, without the sensor itself."""
+    names = [feature_name(sensor, short, "mean") for short in SHORT_WINDOWS]
+    names.append(feature_name(sensor, SHORT_WINDOWS[-1], "std"))
+    for long in LONG_WINDOWS:
+        names += [
+            feature_name(sensor, long, kind)
+            for kind in ("mean", "std", "min", "max", "gap", "deviation")
+        ]
+        names += [
+            feature_name(sensor, long, short, kind)
+            for short in SHORT_WINDOWS
+            for kind in ("gap", "shift")
+        ]
+    return tuple(names)
+
+
 def propose_features(
     table: pl.DataFrame,
     *,
@@ -106,7 +123,7 @@ def propose_features(
 
     Raises:
         InputError: A column is missing, no machine has two readings, the sensors are
-            too many, or a sensor needs more decimals than can be stored.
+            too many, or a sensor's values or their decimals cannot be stored.
     """
     for name in (EVENT_TIME, machine, *sensors):
         if name not in table.columns:
@@ -227,6 +244,12 @@ def _decimals(values: npt.NDArray[np.float64], name: str) -> int:
     if not len(known):
         raise InputError("readings", "has no value", where=name)
     most = float(np.abs(known).max())
+    if most > largest_number(0):
+        problem = (
+            f"a value is {most:.1e} in size, and {largest_number(0):.0e} is the "
+            "largest that can be stored: use a larger unit"
+        )
+        raise InputError("readings", problem, where=name)
     for decimals in range(_MOST_DECIMALS + 1):
         error = float(np.abs(known - np.round(known, decimals)).max())
         if error <= 1e-12 * max(most, 1.0):
@@ -291,7 +314,11 @@ def _document(head: _Head, *, windows_us: Sequence[int], hop: str) -> str:
         "fields:",
     ]
     for name, (decimals, limits) in head.sensors.items():
-        inside = f", range: [{limits[0]:g}, {limits[1]:g}]" if limits else ""
+        inside = ""
+        if limits:
+            largest = largest_number(decimals)
+            least, most = max(limits[0], -largest), min(limits[1], largest)
+            inside = f", range: [{yaml_number(least)}, {yaml_number(most)}]"
         lines.append(
             f"  - {{name: {name}, type: number, decimals: {decimals}{inside}}}"
         )

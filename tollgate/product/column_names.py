@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from tollgate import schema
 from tollgate.features.spec.spec_document import LABEL, LABEL_TIME
@@ -33,10 +33,27 @@ _RESERVED = {
 
 
 class Namer:
-    """Generate names, each only once."""
+    """
+    Generate names, each only once.
 
-    def __init__(self) -> None:
-        self._used = {str(name) for name in _RESERVED}
+    Args:
+        reserved: Names that no column may have, in addition to our own.
+        longest: Longest name, without a number at its end.
+        derived: Returns the other names that the name of a column leads to; they are
+            not used twice, either.
+    """
+
+    def __init__(
+        self,
+        *,
+        reserved: Collection[str] = (),
+        longest: int = _MAX_LENGTH,
+        derived: Callable[[str], Collection[str]] = lambda _: (),
+    ) -> None:
+        self._reserved = {*(str(name) for name in _RESERVED), *reserved}
+        self._longest = longest
+        self._derived = derived
+        self._used = set(self._reserved)
 
     def names(self, columns: Sequence[str]) -> dict[str, str]:
         """Name columns; those that can keep their names come first."""
@@ -46,22 +63,29 @@ class Namer:
         return found
 
     def _is_free(self, column: str) -> bool:
-        return bool(_NAME.fullmatch(column)) and column not in self._used
+        return self._is_valid(column) and not self._is_used(column)
+
+    def _is_valid(self, column: str) -> bool:
+        fits = len(column) <= self._longest or self._longest == _MAX_LENGTH
+        return fits and bool(_NAME.fullmatch(column))
+
+    def _is_used(self, name: str) -> bool:
+        return not self._used.isdisjoint((name, *self._derived(name)))
 
     def name(self, column: str) -> str:
         """Name a column after its name in the table, if that is valid."""
-        plain = re.sub(r"[^A-Za-z0-9]+", "_", column).strip("_")[:_MAX_LENGTH]
-        if _NAME.fullmatch(column):
+        plain = re.sub(r"[^A-Za-z0-9]+", "_", column).strip("_")[: self._longest]
+        if self._is_valid(column):
             plain = column
         if not plain or plain[0].isdigit():
-            plain = f"c_{plain}"[:_MAX_LENGTH]
-        if plain in _RESERVED:
+            plain = f"c_{plain}"[: self._longest]
+        if plain in self._reserved:
             plain = f"{plain}{_OWN_FIELD}"
         found, number = plain, 1
-        while found in self._used:
+        while self._is_used(found):
             number += 1
-            found = f"{plain[:_MAX_LENGTH]}_{number}"
-        self._used.add(found)
+            found = f"{plain[: self._longest]}_{number}"
+        self._used.update((found, *self._derived(found)))
         return found
 
 

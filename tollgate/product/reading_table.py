@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from tollgate.detection.reading_features import READINGS, sensor_features
 from tollgate.errors import ArgumentError, InputError
-from tollgate.features.spec.spec_document import largest_number
+from tollgate.features.spec.spec_document import (
+    MAX_DECIMALS,
+    MAX_TEXT_BYTES,
+    largest_number,
+)
 from tollgate.product.column_names import Namer
 from tollgate.product.files import bounds
 from tollgate.product.table_reading import (
@@ -25,6 +30,8 @@ if TYPE_CHECKING:
     import polars as pl
 
 MOST_SENSORS = 16  # numbers that an entity can store
+# Of 64 characters: leaves room for a number, and for `_longest_short_shift`.
+_LONGEST_NAME = 41
 
 
 class ReadingChoices(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +112,15 @@ def read_readings(choices: ReadingChoices) -> ReadingTable:
     if choices.id is not None:
         usable &= as_text(frame[choices.id]).is_not_null()
     left = int((~usable).sum())
+    if times.null_count() == len(frame):
+        problem = f"{choices.time!r} holds no times{_example(frame[choices.time])}"
+        raise ArgumentError("time", problem)
+    if machines.null_count() == len(frame):
+        problem = (
+            f"{choices.machine!r} holds no ids of 1 to {MAX_TEXT_BYTES} bytes"
+            f"{_example(frame[choices.machine])}"
+        )
+        raise ArgumentError("entity", problem)
     if left == len(frame):
         problem = f"{choices.time!r} and {choices.machine!r}: no row has both"
         raise ArgumentError("time", problem)
@@ -130,7 +146,8 @@ def read_readings(choices: ReadingChoices) -> ReadingTable:
             f"{', '.join(numbers)}"
         )
         raise ArgumentError("drop", problem)
-    names = Namer().names((choices.machine, *numbers))
+    namer = Namer(reserved=(READINGS,), longest=_LONGEST_NAME, derived=_derived)
+    names = namer.names((choices.machine, *numbers))
     key = names[choices.machine]
     ids = _ids(frame, choices, usable)
     made = pl.DataFrame(
@@ -159,10 +176,25 @@ def read_readings(choices: ReadingChoices) -> ReadingTable:
     )
 
 
+def _example(column: pl.Series) -> str:
+    """Show one of the values of a column, if it has any."""
+    known = column.drop_nulls()
+    return f", such as {known[0]!r:.40}" if len(known) else ""
+
+
+def _derived(name: str) -> tuple[str, ...]:
+    """Return the names of a sensor's features, and of its reason codes."""
+    return name.upper(), *sensor_features(name)
+
+
 def _sensor(column: pl.Series) -> pl.Series | str:
     """Return the numbers of a column, or the reason why it is no sensor."""
+    import polars as pl
+
     if column.dtype.is_temporal():
         return "holds times"
+    if column.dtype.is_nested() or column.dtype in (pl.Binary, pl.Object):
+        return f"holds {column.dtype}, not single values"
     found = as_numbers(column)
     if found.texts:
         return f"holds texts, such as {found.example!r:.40}"
@@ -180,9 +212,9 @@ def _range(values: pl.Series) -> tuple[float, float]:
 
     Unlike an amount, a temperature that was never below 0 may be so in winter.
     """
-    known = values.drop_nulls().to_numpy()
-    _, most = bounds(0.0, float(np.abs(known).max()), decimals=4)
-    most = min(most, largest_number(4))
+    seen = float(np.abs(values.drop_nulls().to_numpy()).max())
+    decimals = MAX_DECIMALS if 10 * seen <= largest_number(MAX_DECIMALS) else 0
+    _, most = bounds(0.0, seen, decimals=decimals)
     return -most, most
 
 

@@ -15,6 +15,7 @@ from tollgate.detection.reading_features import (
     SHORT_WINDOWS,
     feature_name,
     propose_features,
+    sensor_features,
 )
 from tollgate.errors import InputError
 
@@ -178,6 +179,31 @@ def test_decimals_are_those_of_the_values():
     assert "{name: s2, type: number, decimals: 1}" in text
 
 
+@pytest.mark.parametrize(
+    ("most", "read"), [(1e6, 1e6), (1_234_567.8, 1_234_567.8), (1e12, 1e10)]
+)
+def test_ranges_of_large_numbers_are_read_back(most, read):
+    """Powers of ten and all digits, as far as numbers with two decimals are stored."""
+    table = machine_readings(rows=700, sensors=1, machines=1)
+    features = propose_features(
+        table,
+        product="pumps",
+        machine="machine_id",
+        sensors=["s0"],
+        ranges={"s0": (-most, most)},
+    )
+    (field,) = load_features(features).numbers.values()
+    unit = 10**field.decimals
+    assert (field.low / unit, field.high / unit) == (-read, read)
+
+
+def test_all_features_of_a_sensor_are_named():
+    """As features.yaml lists them, besides the sensor and the count."""
+    table = machine_readings(rows=700, sensors=1, machines=1)
+    spec = load_features(propose(table, sensors=1))
+    assert {"readings", "s0", *sensor_features("s0")} == set(spec.feature_names)
+
+
 def test_bad_tables_are_refused():
     """The column and the remedy are named."""
     table = machine_readings(rows=50, sensors=1)
@@ -189,6 +215,8 @@ def test_bad_tables_are_refused():
         propose(table, sensors=0)
     with pytest.raises(InputError, match=r"s0: 4 decimals can be stored.*smaller unit"):
         propose(table.with_columns(pl.col("s0") * 1e-5), sensors=1)
+    with pytest.raises(InputError, match=r"s0: a value is .*e\+13.*larger unit"):
+        propose(table.with_columns(pl.col("s0") * 1e12), sensors=1)
     with pytest.raises(InputError, match="s0: has no value"):
         propose(table.with_columns(pl.lit(np.nan).alias("s0")), sensors=1)
     with pytest.raises(InputError, match="no machine has readings at two times"):

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tollgate.detection.reading_features import ReadingFeatures
+from tollgate.detection.reading_features import ReadingFeatures, sensor_features
 from tollgate.errors import ArgumentError, InputError
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.policy import load_policy
@@ -72,7 +72,7 @@ def test_sensors_are_the_numbers_that_vary(choices: ReadingChoices) -> None:
         ({"time": "when"}, ArgumentError, "'when' is none of its columns"),
         ({"machine": "robot"}, ArgumentError, "'robot' is none of its columns"),
         ({"id": "machine"}, ArgumentError, "'machine' has the same id in two rows"),
-        ({"time": "site"}, ArgumentError, "no row has both"),
+        ({"time": "site"}, ArgumentError, "'site' holds no times, such as 'north'"),
         (
             {"drop": ("temperature", "pressure", "vibration")},
             InputError,
@@ -100,6 +100,64 @@ def test_more_than_16_sensors_are_refused(tmp_path: Path) -> None:
     ).write_parquet(path)
     choices = ReadingChoices(product="wide", table=path, machine="m", time="t")
     with pytest.raises(ArgumentError, match=r"17 columns of numbers.* leave out 1 of"):
+        read_readings(choices)
+
+
+def small_table(folder: Path, **columns: object) -> Path:
+    """Write two readings of machine a, with these columns."""
+    path = folder / "small.parquet"
+    times = {"t": [1_700_000_000, 1_700_000_060], "m": ["a", "a"]}
+    pl.DataFrame({**times, **columns}).write_parquet(path)
+    return path
+
+
+def test_names_leave_room_for_features_and_reason_codes(tmp_path: Path) -> None:
+    """Long names, names of features, and names that differ in upper case alone."""
+    given = ["x" * 70, "x" * 60, "temp", "TEMP", "temp_long_mean", "readings", "温度"]
+    path = small_table(tmp_path, **{name: [1.0, 2.0] for name in given})
+    found = read_readings(
+        ReadingChoices(product="odd", table=path, machine="m", time="t")
+    )
+    made = [name for one in found.sensors for name in (one, *sensor_features(one))] + [
+        "readings"
+    ]
+    assert len(set(made)) == len(made) == 7 * 24 + 1
+    assert max(map(len, made)) <= 64
+    assert len({one.upper() for one in found.sensors}) == len(given)
+    assert [found.aliases.get(one, one) for one in found.sensors] == given
+
+
+@pytest.mark.parametrize(
+    ("value", "most"), [(101_325.0, 1e7), (4e8, 1e10), (0.02, 1.0), (3e12, 1e12)]
+)
+def test_ranges_follow_the_largest_value(
+    tmp_path: Path, value: float, most: float
+) -> None:
+    """Up to ten times as much, and no more than can be stored."""
+    path = small_table(tmp_path, v=[0.0, -value])
+    found = read_readings(
+        ReadingChoices(product="odd", table=path, machine="m", time="t")
+    )
+    assert found.ranges["v"] == (-most, most)
+
+
+def test_columns_of_lists_are_no_sensors(tmp_path: Path) -> None:
+    """They are left out with their type."""
+    path = small_table(tmp_path, v=[1.0, 2.0], spectrum=[[1.0], [2.0]])
+    found = read_readings(
+        ReadingChoices(product="odd", table=path, machine="m", time="t")
+    )
+    assert found.sensors == ("v",)
+    assert found.excluded == {"spectrum": "holds List(Float64), not single values"}
+
+
+def test_a_column_without_ids_is_named(tmp_path: Path) -> None:
+    """With one of its values: here each is too long for a request."""
+    path = small_table(tmp_path, v=[1.0, 2.0], long=["é" * 70, "é" * 70])
+    choices = ReadingChoices(product="odd", table=path, machine="long", time="t")
+    with pytest.raises(
+        ArgumentError, match="'long' holds no ids of 1 to 128 bytes, such as 'éé"
+    ):
         read_readings(choices)
 
 
