@@ -32,6 +32,13 @@ _RESERVED = {
 }
 
 
+def reserved_reason(name: str) -> str | None:
+    """Say why no column of a table can keep such a name, if it has another meaning."""
+    if name not in OWN_COLUMNS or name == AMOUNT:
+        return None
+    return "has a name that Tollgate uses itself: rename it in the table"
+
+
 class Namer:
     """
     Generate names, each only once.

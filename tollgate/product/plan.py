@@ -12,7 +12,11 @@ import numpy.typing as npt
 from tollgate.errors import InputError
 from tollgate.features.spec.spec_document import duration_us
 from tollgate.product.choices import ProductChoices
-from tollgate.product.column_names import OWN_COLUMNS, Namer, distinct_entity_names
+from tollgate.product.column_names import (
+    Namer,
+    distinct_entity_names,
+    reserved_reason,
+)
 from tollgate.product.columns import Column, ExcludedColumn, classify_column
 from tollgate.product.label import Label, find_label
 from tollgate.product.splitting import DAY_US, held_out, known_before
@@ -496,11 +500,8 @@ def _free_columns(frame: pl.DataFrame, choices: ProductChoices) -> list[str]:
 
 def _reserved(name: str) -> ExcludedColumn | None:
     """Refuse names that have a different meaning in every product."""
-    if name not in OWN_COLUMNS or name == AMOUNT:
-        return None
-    return ExcludedColumn(
-        name, "has a name that Tollgate uses itself: rename it in the table"
-    )
+    reason = reserved_reason(name)
+    return None if reason is None else ExcludedColumn(name, reason)
 
 
 def _times_us(frame: pl.DataFrame, choices: ProductChoices) -> npt.NDArray[np.int64]:

@@ -15,7 +15,7 @@ from tollgate.features.spec.spec_document import (
     MAX_TEXT_BYTES,
     largest_number,
 )
-from tollgate.product.column_names import Namer
+from tollgate.product.column_names import Namer, reserved_reason
 from tollgate.product.files import bounds
 from tollgate.product.table_reading import (
     are_ids,
@@ -106,6 +106,12 @@ def read_readings(choices: ReadingChoices) -> ReadingTable:
             if name is not None and name not in frame.columns:
                 problem = f"{name!r} is none of its columns: {', '.join(frame.columns)}"
                 raise ArgumentError(role, problem[:300])
+    ours = {"time": EVENT_TIME, "id": TRANSACTION_ID}
+    for role in ("time", "entity", "id"):
+        (named_one,) = roles[role]
+        reason = reserved_reason(named_one) if named_one is not None else None
+        if reason is not None and named_one != ours.get(role):
+            raise ArgumentError(role, f"{named_one!r} {reason}")
     times = as_times_us(frame[choices.time])
     machines = as_text(frame[choices.machine])
     usable = times.is_not_null() & machines.is_not_null()
@@ -131,7 +137,7 @@ def read_readings(choices: ReadingChoices) -> ReadingTable:
     excluded = dict.fromkeys(choices.drop, "excluded on request")
     numbers: dict[str, pl.Series] = {}
     for name in free:
-        found = _sensor(frame[name].filter(usable))
+        found = reserved_reason(name) or _sensor(frame[name].filter(usable))
         if isinstance(found, str):
             excluded[name] = found
         else:

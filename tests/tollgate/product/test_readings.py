@@ -141,6 +141,20 @@ def test_ranges_follow_the_largest_value(
     assert found.ranges["v"] == (-most, most)
 
 
+def test_columns_with_names_of_our_own_are_no_sensors(tmp_path: Path) -> None:
+    """Their numbers have another meaning in every product; a machine is refused."""
+    path = small_table(tmp_path, v=[1.0, 2.0], label=[0, 1], transaction_id=["a", "b"])
+    choices = ReadingChoices(product="odd", table=path, machine="m", time="t")
+    found = read_readings(choices)
+    assert found.sensors == ("v",)
+    assert set(found.excluded) == {"label", "transaction_id"}
+    assert "rename it in the table" in found.excluded["label"]
+    named = msgspec.structs.replace(choices, id="transaction_id")
+    assert read_readings(named).frame["transaction_id"].to_list() == ["a", "b"]
+    with pytest.raises(ArgumentError, match="'transaction_id' has a name that"):
+        read_readings(msgspec.structs.replace(choices, machine="transaction_id"))
+
+
 def test_columns_of_lists_are_no_sensors(tmp_path: Path) -> None:
     """They are left out with their type."""
     path = small_table(tmp_path, v=[1.0, 2.0], spectrum=[[1.0], [2.0]])
