@@ -22,7 +22,7 @@ from tollgate.policy import POLICY_FILE, Policy
 from tollgate.product.table_reading import as_text, as_times_us, read_table
 from tollgate.repository.models.model_files import MODEL_FILE
 from tollgate.repository.releases.served_versions import load_policy_of, read_served
-from tollgate.schema import EVENT_TIME, MISSING
+from tollgate.schema import EVENT_TIME, MISSING, TRANSACTION_ID
 
 if TYPE_CHECKING:
     import polars as pl
@@ -123,16 +123,25 @@ def policy_rule(policy: Policy, product: str) -> AlarmRule:
 
 
 def _read(path: Path, spec: FeatureSpec) -> History:
-    """Read readings; times may have any form that `product new` understands."""
+    """
+    Read readings; times may have any form that `product new` understands.
+
+    Readings without ids are numbered, as `product new` does.
+    """
+    import polars as pl
+
     frame = read_table(path).frame
     name = _column(frame, EVENT_TIME, spec=spec, source=path)
     times = as_times_us(frame[name])
     if times.null_count():
         row = int(np.flatnonzero(times.is_null().to_numpy())[0]) + 1
         raise InputError(path, f"row {row} holds no time", where=name)
-    return history_of(
-        frame.with_columns(times.alias(name)), spec=spec, source=str(path)
-    )
+    frame = frame.with_columns(times.alias(name))
+    id_names = (*spec.aliases.get(TRANSACTION_ID, ()), TRANSACTION_ID)
+    if not set(id_names) & set(frame.columns):
+        numbers = pl.int_range(1, len(frame) + 1, eager=True).cast(pl.String)
+        frame = frame.with_columns(numbers.alias(TRANSACTION_ID))
+    return history_of(frame, spec=spec, source=str(path))
 
 
 def _fault_windows(path: Path, spec: FeatureSpec) -> list[tuple[str, int, int]]:

@@ -144,6 +144,9 @@ def read_readings(choices: ReadingChoices) -> ReadingTable:
             numbers[name] = found
     if not numbers:
         problem = "no column of numbers is left that could be a sensor"
+        if excluded:
+            reasons = "; ".join(f"{name} {why}" for name, why in excluded.items())
+            problem += f": {reasons:.300}"
         raise InputError(choices.table, problem)
     if len(numbers) > MOST_SENSORS:
         problem = (

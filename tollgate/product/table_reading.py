@@ -109,7 +109,9 @@ _TIME_FORMATS = (
     "%+",  # with Z or an offset from UTC; rows may have different ones
     "%d.%m.%Y",
     "%d.%m.%Y %H:%M:%S",
+    "%d.%m.%Y %H:%M",
     "%Y/%m/%d",
+    "%Y/%m/%d %H:%M:%S%.f",
     "%d/%m/%Y",
     "%m/%d/%Y",
 )

@@ -104,6 +104,18 @@ def test_found_faults_are_counted_by_hand(
     assert found >= 3
 
 
+def test_readings_without_ids_are_numbered(
+    folder: Path, plant: Plant, judged: ReadingQuality
+) -> None:
+    """The ids of readings do not change how alarms are judged."""
+    path = folder / "without_ids.parquet"
+    plant.readings.drop("reading_id").write_parquet(path)
+    again = judge_readings(
+        path, folder / "faults.csv", repository=folder / "models", product="plant"
+    )
+    assert again == judged
+
+
 def test_simpler_detectors_stand_beside_it(judged: ReadingQuality) -> None:
     """The 3-sigma rule, a windowed Gaussian, a forest of single readings."""
     names = [one.detector for one in judged.comparisons]

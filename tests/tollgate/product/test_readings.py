@@ -165,6 +165,14 @@ def test_columns_of_lists_are_no_sensors(tmp_path: Path) -> None:
     assert found.excluded == {"spectrum": "holds List(Float64), not single values"}
 
 
+def test_a_table_without_sensors_says_why(tmp_path: Path) -> None:
+    """Such as one with decimal commas."""
+    path = small_table(tmp_path, v=["1,5", "2,5"])
+    choices = ReadingChoices(product="odd", table=path, machine="m", time="t")
+    with pytest.raises(InputError, match="a sensor: v holds texts, such as '1,5'"):
+        read_readings(choices)
+
+
 def test_a_column_without_ids_is_named(tmp_path: Path) -> None:
     """With one of its values: here each is too long for a request."""
     path = small_table(tmp_path, v=[1.0, 2.0], long=["é" * 70, "é" * 70])

@@ -60,6 +60,8 @@ def test_decimals_are_found_from_the_values(
         pl.Series([dt.datetime(2024, 3, 4, 12)]),
         pl.Series([dt.datetime(2024, 3, 4, 13)]).dt.replace_time_zone("Europe/Berlin"),
         pl.Series(["2024-03-04 12:00:00"]),
+        pl.Series(["04.03.2024 12:00"]),
+        pl.Series(["2024/03/04 12:00:00"]),
         pl.Series(["2024-03-04T12:00:00.000Z"]),
         pl.Series(["2024-03-04T07:00:00-05:00"]),
         pl.Series([NOON_US // 10**6]),
