@@ -290,7 +290,7 @@ class _Head(msgspec.Struct, frozen=True):
 
 def _document(head: _Head, *, windows_us: Sequence[int], hop: str) -> str:
     """Write features.yaml."""
-    entity = head.machine.removesuffix("_id") or head.machine
+    entity = head.machine.removesuffix("_id")
     names = (*SHORT_WINDOWS, *LONG_WINDOWS)
     times = {
         name: duration_text(one) for name, one in zip(names, windows_us, strict=True)

@@ -155,7 +155,8 @@ def read_readings(choices: ReadingChoices) -> ReadingTable:
             f"{', '.join(numbers)}"
         )
         raise ArgumentError("drop", problem)
-    namer = Namer(reserved=(READINGS,), longest=_LONGEST_NAME, derived=_derived)
+    # Without its suffix, `_id` would leave no name for the entity.
+    namer = Namer(reserved=(READINGS, "_id"), longest=_LONGEST_NAME, derived=_derived)
     names = namer.names((choices.machine, *numbers))
     key = names[choices.machine]
     ids = _ids(frame, choices, usable)

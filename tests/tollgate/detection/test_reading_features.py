@@ -197,19 +197,6 @@ def test_ranges_of_large_numbers_are_read_back(most, read):
     assert (field.low / unit, field.high / unit) == (-read, read)
 
 
-def test_a_machine_column_of_only_a_suffix_names_its_entity():
-    """Without `_id`, nothing would be left."""
-    table = machine_readings(rows=700, sensors=1, machines=1)
-    features = propose_features(
-        table.rename({"machine_id": "_id"}),
-        product="pumps",
-        machine="_id",
-        sensors=["s0"],
-    )
-    (entity,) = load_features(features).entities
-    assert (entity.name, entity.key) == ("_id", "_id")
-
-
 def test_all_features_of_a_sensor_are_named():
     """As features.yaml lists them, besides the sensor and the count."""
     table = machine_readings(rows=700, sensors=1, machines=1)

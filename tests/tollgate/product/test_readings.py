@@ -155,6 +155,13 @@ def test_columns_with_names_of_our_own_are_no_sensors(tmp_path: Path) -> None:
         read_readings(msgspec.structs.replace(choices, machine="transaction_id"))
 
 
+def test_a_machine_column_of_only_a_suffix_is_renamed(tmp_path: Path) -> None:
+    """Without `_id`, no name of the entity would be left."""
+    path = small_table(tmp_path, v=[1.0, 2.0], _id=["a", "a"])
+    choices = ReadingChoices(product="odd", table=path, machine="_id", time="t")
+    assert read_readings(choices).key == "_id_field"
+
+
 def test_columns_of_lists_are_no_sensors(tmp_path: Path) -> None:
     """They are left out with their type."""
     path = small_table(tmp_path, v=[1.0, 2.0], spectrum=[[1.0], [2.0]])
