@@ -213,7 +213,10 @@ def work_of(server: Embedded) -> Work:
         purchases=int(features.get("inference_count", 0)),
         feature_batches=int(features.get("execution_count", 0)),
         model_batches=int(model.get("execution_count", 0)),
-        writes=int(commands.get("cmdstat_set", {}).get("calls", 0)),
+        writes=sum(
+            int(commands.get(f"cmdstat_{name}", {}).get("calls", 0))
+            for name in ("set", "append")  # whole, and in place
+        ),
         cpu_s=use_now(server).cpu_s,
     )
 

@@ -206,7 +206,7 @@ def test_a_notice_reports_at_most_four_principal_reasons_in_order(
     raw = read_document(served.repository / "credit_decision/1/policy.yaml").raw
     for name, one in served.reported.items():
         if one.decision == "approve":
-            with pytest.raises(JournalError, match="was approved: no reasons are owed"):
+            with pytest.raises(JournalError, match="is approve: no reasons are owed"):
                 notice_text(one, application=name)
             continue
         sums: dict[str, float] = {}

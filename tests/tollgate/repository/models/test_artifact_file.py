@@ -47,7 +47,7 @@ def test_keys_are_written_in_their_order() -> None:
     assert list(json.loads(msgspec.json.encode(record))) == [
         *("sha256", "spec_hash", "features", "source", "graph", "parity", "training"),
         *("created", "targets", "categories", "us_per_row", "allowed", "trades"),
-        *("parity_of", "files", "oracle", "made_from"),
+        *("parity_of", "files", "oracle", "made_from", "calibration"),
     ]
 
 
