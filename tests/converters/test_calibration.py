@@ -55,7 +55,7 @@ def test_rows_below_every_normal_row_score_nothing():
 
 @pytest.mark.parametrize("form", [PLAIN, ERROR], ids=["score", "error"])
 def test_the_graph_gives_the_same_bits_as_the_formula(form):
-    """At every knot, a float32 beside it, far out, and NaN for NaN."""
+    """At every knot, a float32 next to it, far out, and NaN for NaN."""
     graph = EstimatorGraph([], columns=1, wide=False)
     raw = graph.finish(graph.given, name="anomaly", dtype=np.float64)
     calibration = of_counts(form)

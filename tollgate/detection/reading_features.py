@@ -279,7 +279,7 @@ def _is_storable(text: str) -> bool:
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """What a features.yaml has in front of its features, except for the windows."""
+    """Values of a features.yaml in front of its features, except for the windows."""
 
     product: str
     machine: str

@@ -30,7 +30,7 @@ _MOST_S = 30 * 86_400  # of hold and of cool_down
 
 READING = np.dtype([("time_us", "<i8"), ("id_hash", "V8"), ("level", "u1")])
 MAINTENANCE = 4  # added to the level of a row that is no reading
-# What the function reports of a reading; the journal's record has it.
+# Report of the function on a reading; the journal's record has it.
 EVIDENCE = np.dtype(
     [("facts", "<i8"), ("since_onset_us", "<i8"), ("since_end_us", "<i8")]
 )
@@ -56,7 +56,7 @@ _NONE_US = -1  # instead of a time since what never was
 
 
 class Code(enum.IntEnum):
-    """What hysteresis did to a reading; its name is the reason code."""
+    """Effect of hysteresis on a reading; its name is the reason code."""
 
     NONE = 0
     RAISED = 1

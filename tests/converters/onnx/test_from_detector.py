@@ -74,7 +74,7 @@ def kinds():
 @pytest.mark.parametrize("wide", [False, True], ids=["float32", "float64"])
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_detector_converts_without_a_flip(estimator, wide):
-    """At splits, beside them, at extremes, alone and shuffled: within a float32."""
+    """At splits, next to them, at extremes, alone and shuffled: within a float32."""
     rows = training_rows()
     model = calibrated(estimator.fit(rows), rows)
     proven = prove(

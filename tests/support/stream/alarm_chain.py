@@ -1,4 +1,4 @@
-"""What tests of alarms put on a feed, who decides it, and how they read alarms."""
+"""Share the readings, the decider and the reader of alarms among tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alarms of a product of readings are judged by faults, beside simpler detectors."""
+"""Alarms of a product of readings are judged by faults, next to simpler detectors."""
 
 from __future__ import annotations
 

@@ -231,7 +231,7 @@ def test_a_killed_broker_comes_back_with_the_session(
 def test_a_broker_that_is_killed_during_a_call_loses_nothing_of_it(
     tmp_path: Path, opened: Callable[[Any], Any]
 ) -> None:
-    """What it had acknowledged, and not saved yet, is sent again by the same call."""
+    """The same call sends again the messages that the broker had not saved yet."""
     with Mosquitto(tmp_path) as broker:
         source = opened(MqttSource(broker.url, topic="call", group="call"))
         subscribed(source)
