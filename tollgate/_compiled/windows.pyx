@@ -29,13 +29,13 @@ if sys.byteorder != "little":
 # Kinds of demands, in the order of their numbers here.
 DEMANDS = (
     "sum", "known", "min", "max", "last", "time_since_last", "sessions", "distinct",
-    "variance", "slope",
+    "variance", "slope", "sketch",
 )
 # Kinds of columns, in the order of their numbers here.
 COLUMNS = ("amount", "weekend", "night", "count", "sum", "mean", "flagged", "share")
 
 cdef enum Kind:
-    SUM, KNOWN, MIN, MAX, LAST, AGE, SESSIONS, DISTINCT, VARIANCE, SLOPE
+    SUM, KNOWN, MIN, MAX, LAST, AGE, SESSIONS, DISTINCT, VARIANCE, SLOPE, SKETCH
 
 cdef enum Op:
     OP_AMOUNT, OP_WEEKEND, OP_NIGHT, OP_COUNT, OP_SUM, OP_MEAN, OP_FLAGGED, OP_SHARE
@@ -674,6 +674,46 @@ cdef int64_t _moment(
     return place_of(spread)
 
 
+cdef inline void _raise_rank(uint8_t *ranks, int register, uint8_t rank) noexcept nogil:
+    if ranks[register] < rank:
+        ranks[register] = rank
+
+
+cdef int64_t _sketch(
+    const Row *row,
+    const Value *value,
+    const Entity *entity,
+    const Demand *demand,
+    int64_t begin,
+) noexcept nogil:
+    """Sketch the values of a window (tollgate/features/windows/distinct_values.py)."""
+    cdef uint8_t[128] ranks
+    cdef const uint8_t *packed
+    cdef int64_t at, hashed, total = 0, empty = 0, highest = 0
+    cdef int register, rank
+    cdef uint32_t high
+    memset(ranks, 0, 128)
+    for at in range(begin, min(row.end, value.tile_count)):
+        packed = <const uint8_t *>_tile(value, entity, at) + demand.tile_at
+        for register in range(0, 128, 2):
+            _raise_rank(ranks, register, packed[register // 2] & 0xF)
+            _raise_rank(ranks, register + 1, packed[register // 2] >> 4)
+    for at in range(max(begin, value.tile_count), row.end):
+        hashed = _read(_entry(value, entity, at), demand.column)
+        if hashed == MISSING:
+            continue
+        high, rank = <uint32_t>(<uint64_t>hashed >> 32), 1
+        while rank < 15 and high >> 31 == 0:
+            high <<= 1
+            rank += 1
+        _raise_rank(ranks, hashed & 127, rank)
+    for register in range(128):
+        total += 1 << (15 - ranks[register])
+        empty += ranks[register] == 0
+        highest += ranks[register] == 15
+    return total << 16 | empty << 8 | highest
+
+
 cdef int64_t _compute(
     const Row *row,
     const Value *value,
@@ -694,6 +734,8 @@ cdef int64_t _compute(
         return _nth_newest(row, value, entity, demand, begin, bits)
     if kind == VARIANCE or kind == SLOPE:
         return _moment(row, value, entity, demand, begin, wide)
+    if kind == SKETCH:
+        return _sketch(row, value, entity, demand, begin)
     if kind == MIN:
         total = LARGEST
     elif kind == MAX:

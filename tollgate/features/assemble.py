@@ -21,6 +21,7 @@ from tollgate.features.spec.spec_definition import (
     Hook,
     Window,
 )
+from tollgate.features.windows.distinct_values import estimate
 from tollgate.features.windows.entity_entries import MISSING
 from tollgate.features.windows.window_values import Demand, Sums, demands_of
 from tollgate.schema import AMOUNT, EVENT_TIME, floats_at, plain_numbers
@@ -489,6 +490,9 @@ class _Batch:
         first, *rest = answers
         if feature.aggregate in ("distinct", "sessions"):
             self.features[:, column] = first
+            return None
+        if feature.aggregate == "approx_distinct":
+            self.features[:, column] = estimate(first)
             return None
         decimals: int | None = _CENTS
         if feature.aggregate == "time_since_last":

@@ -26,6 +26,7 @@ from tollgate.features.windows.window_values import (
     rounding,
     window_sums,
 )
+from tollgate.schema import hash_words
 
 if TYPE_CHECKING:
     from tollgate.history import History
@@ -81,10 +82,10 @@ def build(
         if progress:
             progress(done, total)
 
-    # Ids of other entities are distinguished by their number, online by their hash.
     columns = dict(history.fields)
     for entity, code in zip(spec.entities, codes, strict=True):
-        columns[entity.key] = code
+        if any(entity.key in one.columns for one in spec.entities):
+            columns[entity.key] = _hashed(history.entity_id[entity.key], code)
     sums = [
         _entity_sums(
             entity,
@@ -118,6 +119,12 @@ def build(
     if spec.hook is not None and len(history):
         _prove_rows(spec, spec.hook, features, vectors=vectors)
     return features
+
+
+def _hashed(ids: Sequence[bytes], code: I64) -> I64:
+    """Hash ids as the store does, each of them once; int64 [N]."""
+    _, first = np.unique(code, return_index=True)
+    return hash_words([ids[row] for row in first])[code]
 
 
 def _prove_rows(

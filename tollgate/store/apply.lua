@@ -228,6 +228,7 @@ end
 local function tile_functions()
   -- The placeholder of a number in each kind of field of a tile, and the kinds.
   local FLAGGED, KNOWN, SUM, MIN, MAX, SQUARES, TIMES, TIME_SQUARES = 1, 2, 3, 4, 5, 6, 7, 8
+  local SKETCH, SKETCH_BYTES = 10, 64
   local ZERO, ZEROS = '\0\0\0\0', '\0\0\0\0\0\0\0\0'
   local LARGEST = '\255\255\255\255\255\255\255\127'
   local MISSING = '\0\0\0\0\0\0\0\128'  -- also the smallest
@@ -240,6 +241,7 @@ local function tile_functions()
 
   local function size_of(kind)
     if kind <= KNOWN then return 4 end
+    if kind == SKETCH then return SKETCH_BYTES end
     return kind < SQUARES and 8 or 16
   end
 
@@ -328,6 +330,31 @@ local function tile_functions()
       made[6], made[7], made[8])
   end
 
+  -- Sketch of one value: the rank of its hash in its register, two registers in a byte.
+  local function sketch_of(hash)
+    if hash == MISSING then return string.rep('\0', SKETCH_BYTES) end
+    local low, high = unpack('<I4I4', hash)
+    local register = low % 128
+    local _, bits = math.frexp(high)
+    local rank = math.min(33 - bits, 15)
+    local at = floor(register / 2)
+    return string.rep('\0', at) .. string.char(register % 2 == 0 and rank or 16 * rank)
+      .. string.rep('\0', SKETCH_BYTES - 1 - at)
+  end
+
+  -- The larger rank of each register of two sketches.
+  local function join_sketches(a, b)
+    local made, others = { string.byte(a, 1, -1) }, { string.byte(b, 1, -1) }
+    for i = 1, SKETCH_BYTES do
+      local x, y = made[i], others[i]
+      if y > 0 and x ~= y then
+        local low, other = x % 16, y % 16
+        made[i] = math.max(x - low, y - other) + math.max(low, other)
+      end
+    end
+    return string.char(_G.unpack(made))
+  end
+
   -- Number of a field for one event.
   local function number_of(field, event)
     local kind = field.kind
@@ -339,6 +366,7 @@ local function tile_functions()
       value = sub(event, field.source, field.source + 7)
     end
     if kind == KNOWN then return value == MISSING and ZERO or '\1\0\0\0' end
+    if kind == SKETCH then return sketch_of(value) end
     if value == MISSING then return NEUTRAL[kind] end
     if kind < SQUARES then return value end
     if kind == SQUARES then return product(value, value) end
@@ -350,6 +378,7 @@ local function tile_functions()
   -- Both numbers of a field together.
   local function joined(kind, a, b)
     if kind <= KNOWN then return pack('<I4', unpack('<I4', a) + unpack('<I4', b)) end
+    if kind == SKETCH then return join_sketches(a, b) end
     if kind >= SQUARES then
       local first, second, third, fourth = unpack('<I4I4I4I4', a)
       local c, d, e, f = unpack('<I4I4I4I4', b)

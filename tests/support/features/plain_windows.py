@@ -13,6 +13,9 @@ import hashlib
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.features.plain_sketch import approximate_count
 
 SECOND_US = 10**6
 MINUTE_US, HOUR_US, DAY_US = 60 * SECOND_US, 3600 * SECOND_US, 86_400 * SECOND_US
@@ -26,7 +29,12 @@ HOPS_US = {
     "6h": 6 * HOUR_US,
     "1d": DAY_US,
 }
-UNITS: dict[str, int | None] = {"amount": 100, "weight": 1000, "spot": None}
+UNITS: dict[str, int | None] = {
+    "amount": 100,
+    "weight": 1000,
+    "spot": None,
+    "device": None,
+}
 LABELS_HELD = 4
 
 Place = tuple[int, int, bytes, bytes]
@@ -38,12 +46,13 @@ class Purchase:
     Hold a purchase of the id.
 
     `numbers` has cents as `amount`, and each declared number: whole units of its last
-    decimal, or a float that is exact (`UNITS`); None where it was not sent.
+    decimal, or a float that is exact (`UNITS`); None where it was not sent. `device` is
+    a text.
     """
 
     id: str
     time_us: int
-    numbers: dict[str, int | float | None]
+    numbers: dict[str, Any]
 
     @property
     def place(self) -> Place:
@@ -233,6 +242,8 @@ def closed_form(
         return nth_newest(feature, [one for one in values if one is not None])
     numbers = [one.numbers[of] for one in inside]
     values = [one for one in numbers if one is not None]
+    if kind == "approx_distinct":
+        return approximate_count(set(values))
     if kind == "sum":
         return in_units(sum(values), of)
     if kind == "mean":
@@ -259,21 +270,24 @@ class Tile:
     moments: dict[str, Moments] = field(default_factory=dict)
     least: dict[str, int | float] = field(default_factory=dict)
     most: dict[str, int | float] = field(default_factory=dict)
+    texts: set[str] = field(default_factory=set)
 
     def add(self, one: Purchase) -> None:
         """Add a purchase."""
         numbers = {of: it for of, it in one.numbers.items() if it is not None}
+        texts = {it for it in numbers.values() if isinstance(it, str)}
         sums = {of: it for of, it in numbers.items() if isinstance(it, int)}
         moments = {of: Moments() for of in numbers}
         for of, it in sums.items():
             moments[of].add(one.time_us, it)
         known = dict.fromkeys(numbers, 1)
-        self.merge(Tile(1, 0, sums, known, moments, numbers, numbers))
+        self.merge(Tile(1, 0, sums, known, moments, numbers, numbers, texts))
 
     def merge(self, other: Tile) -> None:
         """Add the purchases of another tile."""
         self.count += other.count
         self.frauds += other.frauds
+        self.texts |= other.texts
         for of in other.known:
             if of not in self.known:
                 self.sums[of] = self.known[of] = 0
@@ -407,6 +421,8 @@ class PlainState:
             return in_units(whole.sums.get(of, 0), of)
         if kind in ("std", "slope"):
             return whole.moments.get(of, Moments()).value(feature)
+        if kind == "approx_distinct":
+            return approximate_count(whole.texts)
         if of not in whole.known:
             return 0.0 if kind == "mean" else feature.default
         if kind == "mean":

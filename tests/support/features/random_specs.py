@@ -26,7 +26,7 @@ SPOTS = [52.123456, 52.1234560000001, -0.0000123, 3e-310, -7e30, 0.0]
 KEYS = {"customer": "customer_id", "terminal": "terminal_id", "card": "card_id"}
 ADDED = ["sum", "mean", "std", "slope", "ewm"]
 OF_NUMBER = [*ADDED, "min", "max", "last", "change"]
-COUNTED = ["count", "sessions", "distinct", "flagged", "share"]
+COUNTED = ["count", "sessions", "distinct", "approx_distinct", "flagged", "share"]
 WINDOWED = [*COUNTED, *OF_NUMBER, "time_since_last"]
 RATES = ("count", "sum", "flagged")
 
@@ -86,6 +86,8 @@ def windowed(draw: st.DrawFn, name: str, names: list[str]) -> dict[str, Any]:
     if kind == "distinct":
         values = ["amount", *NUMBERS, *CATEGORIES, *others]
         feature["of"] = draw(st.sampled_from(values))
+    elif kind == "approx_distinct":
+        feature["of"] = draw(st.sampled_from([*CATEGORIES, *others]))
     elif kind == "sessions":
         feature["gap"] = draw(st.sampled_from(["1s", "1h", "2h", "1d"]))
     elif kind in OF_NUMBER:

@@ -8,6 +8,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from tests.support.features.plain_sketch import approximate_count
 from tests.support.features.random_specs import CATEGORIES, FIELDS, Event, in_us
 
 
@@ -127,6 +128,8 @@ class Loop:
         """Compute an aggregate of the values that are there."""
         if kind == "distinct":
             return float(len(set(values)))
+        if kind == "approx_distinct":
+            return approximate_count(set(values))
         if kind == "sum":
             return self.unscaled(sum(values), of)
         if kind == "mean":

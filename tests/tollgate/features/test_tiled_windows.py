@@ -69,10 +69,13 @@ NUMBERS: dict[str, list[Any]] = {
 }
 # The largest numbers of a field, whose products need more than 64 bits.
 LARGE = NUMBERS | {"weight": [None, 0, 1, -1, 10**12, -(10**12), 1 - 10**12]}
+# So many devices that a sketch has several values in most registers.
+DEVICES = NUMBERS | {"device": [None, "é", *map(str, range(400))]}
 MOMENTS = ("std", "slope")
 FIELDS = {
     "weight": {"name": "weight", "type": "number", "decimals": 3},
     "spot": {"name": "spot", "type": "number", "decimals": "exact"},
+    "device": {"name": "device", "type": "category"},
 }
 STATUS = {"late": Applied.NO, "applied": Applied.YES, "duplicate": Applied.DUPLICATE}
 UNITS_US = {"s": SECOND_US, "m": MINUTE_US, "h": HOUR_US, "d": DAY_US}
@@ -161,6 +164,8 @@ def products(
                 feature |= {"of": draw(st.sampled_from(["amount", "weight"]))}
             if kind in ("min", "max", "last", "change"):
                 feature |= {"of": draw(st.sampled_from(sorted(NUMBERS)))}
+            if kind == "approx_distinct":
+                feature |= {"of": "device"}
             if nth and kind in ("last", "change"):
                 feature |= {"nth": draw(st.sampled_from(nth))}
             feature |= {"default": draw(st.sampled_from([0.0, -1.5]))}
@@ -248,6 +253,8 @@ def stream(product: Product, *, seed: int, size: int) -> list[Event]:
         if "aggregate" in feature
     }
     choices = NUMBERS if kinds.isdisjoint(MOMENTS) else LARGE
+    if "approx_distinct" in kinds:
+        choices = DEVICES
     widths = [SECOND_US, source.choice(list(HOPS_US.values()))]
     for entity in product.entities.values():
         widths += [entity.hop_us or 1, entity.delay_us]
@@ -313,6 +320,7 @@ def history(product: Product, spec: FeatureSpec, events: Sequence[Event]) -> His
         "label_time": [None if one is None else one.time_us for one in first],
         "weight": [None if one is None else one / 1000 for one in weights],
         "spot": [one.numbers["spot"] for one in purchases],
+        "device": [one.numbers.get("device") for one in purchases],
     }
     table |= {
         f"{name}_id": [one.owners[name] for one in events] for name in product.entities
@@ -322,6 +330,7 @@ def history(product: Product, spec: FeatureSpec, events: Sequence[Event]) -> His
         "label_time": pl.Int64,
         "weight": pl.Float64,
         "spot": pl.Float64,
+        "device": pl.String,
     }
     frame = pl.DataFrame(table, schema_overrides=kinds)
     return history_of(frame, spec=spec, source="")
@@ -461,6 +470,22 @@ def test_offline_moments_equal_the_definition(
     folder: Path, product: Product, seed: int, size: int
 ) -> None:
     """Deviations and trends of large numbers, from integers of any size."""
+    product, spec = load(folder, product)
+    events = stream(product, seed=seed, size=size)
+    found = build(spec, history(product, spec, events))
+    np.testing.assert_array_equal(found, expected(product, events))
+
+
+@BOUNDED
+@given(
+    product=products(["0", *HOPS_US], kinds=("count", "approx_distinct"), newest=()),
+    seed=st.integers(0, 2**32),
+    size=st.integers(1, 300),
+)
+def test_offline_sketches_equal_the_definition(
+    folder: Path, product: Product, seed: int, size: int
+) -> None:
+    """Estimates of different texts, from their hashes written as bits."""
     product, spec = load(folder, product)
     events = stream(product, seed=seed, size=size)
     found = build(spec, history(product, spec, events))
@@ -798,6 +823,27 @@ def test_online_moments_equal_head_and_tiles(
     size: int,
 ) -> None:
     """Deviations and trends of large numbers, late, out of order and twice."""
+    compare = test_online_equals_head_and_tiles.hypothesis.inner_test
+    compare(folder, redis_server, product, most_bytes, seed, size)
+
+
+@pytest.mark.usefixtures("both_readers")
+@BOUNDED
+@given(
+    product=products(list(HOPS_US), kinds=("count", "approx_distinct")),
+    most_bytes=st.integers(300, 2_500),
+    seed=st.integers(0, 2**32),
+    size=st.integers(1, 300),
+)
+def test_online_sketches_equal_head_and_tiles(
+    folder: Path,
+    redis_server: EmbeddedRedis,
+    product: Product,
+    most_bytes: int,
+    seed: int,
+    size: int,
+) -> None:
+    """Estimates of different texts, late, out of order and twice."""
     compare = test_online_equals_head_and_tiles.hypothesis.inner_test
     compare(folder, redis_server, product, most_bytes, seed, size)
 

@@ -32,7 +32,7 @@ F64 = npt.NDArray[np.float64]
 _LAST_US = 4_102_444_800_000_000  # 2100-01-01T00:00:00Z
 _DAY_US = 86_400_000_000
 _ROUNDED = 0.25  # share of values that are extreme, zero or missing
-_COUNTS = ("count", "flagged", "distinct", "sessions")
+_COUNTS = ("count", "flagged", "distinct", "approx_distinct", "sessions")
 
 
 def sample(spec: FeatureSpec, hook: Hook, *, rows: int, seed: int) -> HookColumns:

@@ -30,6 +30,7 @@ _WORDS = {
     "last": "{of} of the {nth}newest purchase before this one",
     "change": "{of} of the newest purchase before this one, minus the {nth}newest",
     "distinct": "number of different values of {of}",
+    "approx_distinct": "number of different values of {of}, about",
     "std": "standard deviation of {of}",
     "slope": "trend of {of} per hour, by least squares",
     "ewm": "mean of {of}, weighted by half for each {half_life} of age",

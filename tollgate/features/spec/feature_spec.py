@@ -26,6 +26,7 @@ from tollgate.features.spec.spec_document import (
     MAX_SPAN_DAYS,
     OF_NTH,
     OF_NUMBER,
+    OF_VALUE,
     RawEntity,
     RawFeature,
     RawField,
@@ -148,7 +149,7 @@ def link_features(
                 window=window,
                 default=one.default,
                 category=one.category,
-                of=None if one.of == AMOUNT and one.aggregate != "distinct" else one.of,
+                of=_of(one),
                 derived=derived,
                 inputs=inputs,
                 scale=scale,
@@ -164,6 +165,12 @@ def link_features(
             )
         )
     return tuple(features)
+
+
+def _of(one: RawFeature) -> str | None:
+    """Return the value that a feature aggregates; None for the amount."""
+    of_value = one.aggregate in OF_VALUE
+    return None if one.of == AMOUNT and not of_value else one.of
 
 
 def _nth(one: RawFeature) -> int:
@@ -231,7 +238,7 @@ class _Links:
             self._number(f"{where}.field", one.field)
         if one.category is not None:
             self._category(f"{where}.category", one.category)
-        if one.of is not None and one.aggregate != "distinct":
+        if one.of is not None and one.aggregate not in OF_VALUE:
             self._number(f"{where}.of", one.of)
             self._addable(f"{where}.of", one)
         elif one.of is not None:
@@ -270,6 +277,11 @@ class _Links:
             self._refuse(where, f"{one.of!r} is the entity's own key: always one")
         if one.of not in (AMOUNT, *self._fields, *self._keys):
             problem = f"{one.of!r} is neither a field nor the key of an entity"
+            self._refuse(where, problem)
+        field = self._fields.get(str(one.of))
+        number = one.of == AMOUNT or (field is not None and field.type == "number")
+        if number and one.aggregate == "approx_distinct":
+            problem = f"{one.of!r} is a number; only texts have the hash that it needs"
             self._refuse(where, problem)
 
     def _money(self, where: str) -> None:

@@ -34,6 +34,7 @@ Aggregate = Literal[
     "max",
     "last",
     "distinct",
+    "approx_distinct",
     "flagged",
     "share",
     "std",
@@ -261,6 +262,7 @@ _KINDS = (
 _OPEN_KINDS = ("field", "category", "ratio", "difference", "hook")
 OF_NUMBER = ("sum", "mean", "min", "max", "last", "std", "slope", "change", "ewm")
 
+OF_VALUE = ("distinct", "approx_distinct")  # aggregates of values of any type
 OF_NTH = {"last": 1, "change": 2}  # aggregates with `nth`, and its least value
 
 
@@ -452,10 +454,12 @@ class _Values:
 
     def _of(self, where: str, feature: RawFeature) -> None:
         if feature.of is None:
-            if feature.aggregate == "distinct":
-                self._refuse(where, "distinct needs to know of what: of")
-        elif feature.aggregate not in (*OF_NUMBER, "distinct"):
-            problem = f"only {', '.join(OF_NUMBER)} and distinct have one"
+            if feature.aggregate in OF_VALUE:
+                problem = f"{feature.aggregate} needs to know of what: of"
+                self._refuse(where, problem)
+        elif feature.aggregate not in (*OF_NUMBER, *OF_VALUE):
+            last = " and ".join(OF_VALUE)
+            problem = f"only {', '.join(OF_NUMBER)}, {last} have one"
             self._refuse(f"{where}.of", problem)
 
     def _range(

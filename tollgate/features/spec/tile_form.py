@@ -40,6 +40,10 @@ LABEL_BYTES = 32
 COUNT_AT = 4  # byte of a tile's count, after its index
 _RECORD_BYTES = 8
 
+# A sketch of different values; tollgate/features/windows/distinct_values.py defines it.
+REGISTERS = 128
+SKETCH_BYTES = REGISTERS // 2  # two registers in a byte, the lower first
+
 
 class FieldKind(enum.IntEnum):
     """Number that a tile holds of one source; apply.lua knows them by value."""
@@ -53,12 +57,15 @@ class FieldKind(enum.IntEnum):
     TIMES = 7  # i128, µs
     TIME_SQUARES = 8  # i128, µs²
     TIME_PRODUCTS = 9  # i128: times, in µs, multiplied by the values
+    SKETCH = 10  # 128 registers of 4 bits, of the different values
 
     @property
     def size_bytes(self) -> int:
         """Return the size of the number."""
         if self <= FieldKind.KNOWN:
             return 4
+        if self == FieldKind.SKETCH:
+            return SKETCH_BYTES
         return 8 if self < FieldKind.SQUARES else 16
 
 
@@ -80,6 +87,7 @@ AGGREGATE_FIELDS: Mapping[str, tuple[FieldKind, ...]] = MappingProxyType(
             FieldKind.SUM,
             FieldKind.KNOWN,
         ),
+        "approx_distinct": (FieldKind.SKETCH,),
         "last": (),
         "change": (),
         "time_since_last": (),

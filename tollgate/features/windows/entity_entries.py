@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,6 +22,8 @@ from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.features.spec.tile_form import (
     NEWEST_BYTES,
     PREFIX_BYTES,
+    REGISTERS,
+    SKETCH_BYTES,
     FieldKind,
     TileField,
     TileForm,
@@ -138,6 +141,9 @@ class Tiles(msgspec.Struct, frozen=True):
             has the sign; int64 [4, E], 0 for an event.
         newest: Per column (-1 for the amount), the newest folded value at the tile that
             contains it, MISSING elsewhere; int64 [E].
+        sketches: Per column, the ranks of the tiles' registers
+            (tollgate/features/windows/distinct_values.py); uint8 [E, 128], 0 for an
+            event.
     """
 
     there: Bool
@@ -145,6 +151,7 @@ class Tiles(msgspec.Struct, frozen=True):
     numbers: Mapping[tuple[FieldKind, int], I64]
     wide: Mapping[tuple[FieldKind, int], I64]
     newest: Mapping[int, I64]
+    sketches: Mapping[int, npt.NDArray[np.uint8]] = MappingProxyType({})
 
     def part(self, chosen: slice) -> Tiles:
         """Return the tiles at some of the positions."""
@@ -154,6 +161,7 @@ class Tiles(msgspec.Struct, frozen=True):
             numbers={name: one[chosen] for name, one in self.numbers.items()},
             wide={name: one[:, chosen] for name, one in self.wide.items()},
             newest={column: one[chosen] for column, one in self.newest.items()},
+            sketches={column: one[chosen] for column, one in self.sketches.items()},
         )
 
 
@@ -523,6 +531,7 @@ def _with_tiles(
     numbers: dict[tuple[FieldKind, int], I64] = {}
     wide: dict[tuple[FieldKind, int], I64] = {}
     newest: dict[int, I64] = {}
+    sketches: dict[int, npt.NDArray[np.uint8]] = {}
     fraud_at, known_us = [at[entries.fraud_at]], [entries.fraud_known_us]
     for block in blocks:
         of = block.of
@@ -533,6 +542,11 @@ def _with_tiles(
         purchase[position] = records[:, 1]
         for field in of.form.fields:
             name = (field.kind, field.column)
+            if field.kind == FieldKind.SKETCH:
+                ranks = np.zeros((total, REGISTERS), np.uint8)
+                ranks = sketches.setdefault(field.column, ranks)
+                ranks[position] = _tile_ranks(records, field)
+                continue
             if field.kind.size_bytes > COLUMN_BYTES:
                 words = wide.setdefault(name, np.zeros((4, total), np.int64))
                 words[:, position] = _tile_words(records, field)
@@ -568,7 +582,12 @@ def _with_tiles(
         fraud_known_us=known_from[ascending],
         columns=columns,
         tiles=Tiles(
-            there=there, flagged=flagged, numbers=numbers, wide=wide, newest=newest
+            there=there,
+            flagged=flagged,
+            numbers=numbers,
+            wide=wide,
+            newest=newest,
+            sketches=sketches,
         ),
     )
 
@@ -588,6 +607,18 @@ def _tile_words(records: npt.NDArray[np.uint32], field: TileField) -> I64:
     words = records[:, first : first + 4].T.astype(np.int64)
     words[3] = records[:, first + 3].view(np.int32)
     return words
+
+
+def _tile_ranks(
+    records: npt.NDArray[np.uint32], field: TileField
+) -> npt.NDArray[np.uint8]:
+    """Read the ranks of the registers of each tile; uint8 [T, 128]."""
+    first = field.offset // 4
+    words = np.ascontiguousarray(records[:, first : first + SKETCH_BYTES // 4])
+    packed = words.view(np.uint8)
+    ranks = np.empty((len(packed), REGISTERS), np.uint8)
+    ranks[:, ::2], ranks[:, 1::2] = packed & 0xF, packed >> 4
+    return ranks
 
 
 def _unpack_others(

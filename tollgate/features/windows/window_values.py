@@ -19,6 +19,13 @@ import numpy.typing as npt
 
 from tollgate.features.spec.spec_definition import Feature, FeatureSpec
 from tollgate.features.spec.tile_form import FieldKind
+from tollgate.features.windows.distinct_values import (
+    distinct,
+    entity_of,
+    previous,
+    row_order,
+    sketch_windows,
+)
 from tollgate.features.windows.entity_entries import MISSING, Entries, running
 from tollgate.features.windows.window_moments import (
     MOST_ENTRIES,
@@ -199,7 +206,8 @@ def _own_ends(entries: Entries, rows: Rows, *, low: I64, high: I64) -> I64:
 
 # `known` counts the purchases that have the number at all. `variance` (times n²) and
 # `slope` (per µs) are places of float64, as exact numbers are, and so is `ewm`: the sum
-# of values times their weights, whose sum is `weight`.
+# of values times their weights, whose sum is `weight`. `sketch` is what
+# `distinct_values.estimate` takes.
 Kind = Literal[
     "sum",
     "known",
@@ -207,6 +215,7 @@ Kind = Literal[
     "max",
     "last",
     "distinct",
+    "sketch",
     "time_since_last",
     "variance",
     "slope",
@@ -248,6 +257,8 @@ def demands_of(feature: Feature) -> tuple[Demand, ...]:
         return (total, total._replace(kind="weight"))
     if kind == "sessions":
         return (Demand("sessions", of, feature.window, feature.gap_us),)
+    if kind == "approx_distinct":
+        return (Demand("sketch", of, feature.window),)
     if kind in ("last", "change"):
         nth = Demand("last", of, feature.window, feature.nth or 1)
         return (nth,) if kind == "last" else (nth._replace(parameter=1), nth)
@@ -367,85 +378,6 @@ def _not_yet_known(entries: Entries, rows: Rows, places: Places) -> I64:
         steps -= np.bincount(stop, minlength=len(order) + 1)
         hidden[window, order] = np.cumsum(steps)[:-1]
     return hidden
-
-
-# Count the distinct values of windows, exactly.
-
-
-def previous(values: I64, known: Bool, *, entity: I64) -> I64:
-    """
-    Find the previous entry with the same value among the entries of an entity.
-
-    Args:
-        values: int64 [E].
-        known: True for the entries that count; bool [E].
-        entity: Entity of each entry, ascending; int64 [E].
-
-    Returns:
-        Position of the previous entry with the same value; -1 if there is none, or the
-        value does not count; int64 [E].
-    """
-    found = np.full(len(values), -1, np.int64)
-    (at,) = known.nonzero()
-    # Stable: among equal values positions ascend, and with them the entities.
-    order = at[np.argsort(values[at], kind="stable")]
-    later, earlier = order[1:], order[:-1]
-    same = (values[later] == values[earlier]) & (entity[later] == entity[earlier])
-    found[later[same]] = earlier[same]
-    return found
-
-
-def row_order(row_key: I64, own: I64) -> I64 | slice:
-    """
-    Sort rows so that the ends of their windows ascend.
-
-    Args:
-        row_key: Entity and time of each row; int64 [R].
-        own: One past the last entry up to each row's own; int64 [R].
-
-    Returns:
-        Their positions in that order; a slice of all rows if they are already sorted.
-    """
-    ascending = (row_key[1:] >= row_key[:-1]) & (own[1:] >= own[:-1])
-    return slice(None) if ascending.all() else np.lexsort((own, row_key))
-
-
-def distinct(
-    before: I64, known: Bool, *, begin: I64, end: I64, order: I64 | slice
-) -> I64:
-    """
-    Count the distinct values of each window.
-
-    A value counts at its first entry in the window: at an entry i whose value occurred
-    before at p, for windows with p < begin <= i < end. In the order of (entity, time,
-    id) begins and ends ascend, so these windows follow each other: from the first with
-    end > i and begin > p to the last with begin <= i. Each entry adds one where that
-    run begins and subtracts it where the run ends.
-
-    Args:
-        before: Position p of the previous entry with the same value, or -1; int64 [E].
-        known: True for the entries that count; bool [E].
-        begin: First entry of each window; int64 [R].
-        end: One past its last; int64 [R].
-        order: The order of rows in which both ascend.
-
-    Returns:
-        int64 [R].
-    """
-    rows = len(begin)
-    # ended[i]: windows with end <= i; started[i]: with begin < i. As rows ascend, these
-    # are also the first window with end > i, and with begin >= i.
-    ended = np.bincount(end, minlength=len(known) + 1).cumsum()
-    started = np.zeros(len(known) + 2, np.int64)
-    np.bincount(begin, minlength=len(known) + 1).cumsum(out=started[1:])
-    (at,) = known.nonzero()
-    first = np.maximum(ended[at], started[before[at] + 1])
-    stop = np.maximum(first, started[at + 1])
-    steps = np.bincount(first, minlength=rows + 1)
-    steps -= np.bincount(stop, minlength=rows + 1)
-    count = np.empty(rows, np.int64)
-    count[order] = steps.cumsum()[:-1]
-    return count
 
 
 # Find the smallest, largest and newest values of windows.
@@ -625,6 +557,8 @@ class _Windows:
             return self._sum(demand)
         if kind == "distinct":
             return self._distinct(demand)
+        if kind == "sketch":
+            return self._sketch(demand)
         if kind in ("min", "max"):
             return self._extreme(demand)
         if kind == "variance":
@@ -790,8 +724,7 @@ class _Windows:
         if self._order is None:
             self._order = row_order(self._places.row_key, self._places.own)
         if demand.of not in self._previous:
-            starts = self._entries.starts
-            entity = np.arange(len(starts) - 1).repeat(starts[1:] - starts[:-1])
+            entity = entity_of(self._entries.starts)
             self._previous[demand.of] = previous(values, known, entity=entity)
         order = self._order
         return distinct(
@@ -800,6 +733,22 @@ class _Windows:
             begin=self._places.begin[demand.window][order],
             end=self._places.end[order],
             order=order,
+        )
+
+    def _sketch(self, demand: Demand) -> I64:
+        """Read the sketch of the different values of windows."""
+        values, known = self._number(demand.of)
+        tiles = self._entries.tiles
+        if self._order is None:
+            self._order = row_order(self._places.row_key, self._places.own)
+        return sketch_windows(
+            values,
+            known,
+            starts=self._entries.starts,
+            begin=self._places.begin[demand.window],
+            end=self._places.end,
+            order=self._order,
+            tiles=tiles.sketches.get(self._column(demand.of)) if tiles else None,
         )
 
     def _latest(self, demand: Demand) -> I64:
