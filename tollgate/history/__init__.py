@@ -6,7 +6,13 @@ have other names (`aliases` of features.yaml). This package converts money to in
 cents and times to microseconds since the epoch, UTC.
 """
 
-from tollgate.history.purchases import History, concatenate, history_of, read_history
+from tollgate.history.purchases import (
+    History,
+    concatenate,
+    history_of,
+    read_history,
+    reading_ids,
+)
 from tollgate.history.table import read_table, rename_aliases
 from tollgate.history.table_rows import find_table, read_table_rows
 
@@ -18,5 +24,6 @@ __all__ = [
     "read_history",
     "read_table",
     "read_table_rows",
+    "reading_ids",
     "rename_aliases",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,13 @@ from tollgate.errors import InputError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.history import columns
 from tollgate.history.table import read_table, rename_aliases
-from tollgate.schema import AMOUNT, EVENT_TIME, MIN_EVENT_TIME_US, TRANSACTION_ID
+from tollgate.schema import (
+    AMOUNT,
+    EVENT_TIME,
+    MAX_ID_BYTES,
+    MIN_EVENT_TIME_US,
+    TRANSACTION_ID,
+)
 
 if TYPE_CHECKING:
     import polars as pl
@@ -117,7 +124,7 @@ def read_history(
 
     Without entities, purchases are independent: then ids and times may be left out.
     Rows are numbered from 1, and all have one time, unless a calendar feature needs
-    theirs.
+    theirs. Readings of machines without ids get them from machine and time.
 
     Raises:
         InputError: A column is missing, a value is null (other than of a declared
@@ -132,7 +139,7 @@ def history_of(
     frame: pl.DataFrame, *, spec: FeatureSpec, source: str, arrival: str | None = None
 ) -> History:
     """Convert a table to a history; like `read_history`."""
-    frame = _add_missing_columns(rename_aliases(frame, spec), spec)
+    frame = _add_missing_columns(rename_aliases(frame, spec), spec, source=source)
     needed = [field.name for field in spec.fields if field.use == "features"]
     needed += [arrival] if arrival else []
     for name in (*spec.columns, *needed):
@@ -177,10 +184,52 @@ def history_of(
     )
 
 
-def _add_missing_columns(frame: pl.DataFrame, spec: FeatureSpec) -> pl.DataFrame:
-    """Add missing ids and times to independent rows."""
+def reading_ids(machines: pl.Series, times_us: pl.Series) -> pl.Series:
+    """
+    Return an id of each reading, from its machine and its time.
+
+    The same reading has the same id in another file. A further reading of a machine at
+    the same time gets a number.
+
+    Args:
+        machines: Ids of machines; String without nulls.
+        times_us: µs since the epoch; Int64 without nulls.
+    """
     import polars as pl
 
+    names = machines.unique()
+    short = pl.Series([_short(name) for name in names], dtype=pl.String)
+    again = pl.int_range(1, pl.len() + 1).over("machine", "time")
+    plain = pl.format("{}@{}", "machine", "time")
+    numbered = pl.format("{}#{}", plain, again)
+    return (
+        pl.DataFrame({"machine": machines.replace(names, short), "time": times_us})
+        .select(pl.when(again == 1).then(plain).otherwise(numbered))
+        .to_series()
+        .alias(TRANSACTION_ID)
+    )
+
+
+def _short(name: str) -> str:
+    """Hash a long name, so that an id which begins with it fits into a request."""
+    content = name.encode()
+    if len(content) <= MAX_ID_BYTES // 2:
+        return name
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def _add_missing_columns(
+    frame: pl.DataFrame, spec: FeatureSpec, *, source: str
+) -> pl.DataFrame:
+    """Add ids to readings, and ids and times to independent rows, that lack them."""
+    import polars as pl
+
+    if spec.rows_noun == "readings" and TRANSACTION_ID not in frame.columns:
+        key = spec.entities[0].key
+        if {key, EVENT_TIME} <= set(frame.columns):
+            times_us = pl.Series(columns.times_us(frame[EVENT_TIME], source=source))
+            machines = columns.ids(frame[key], source=source)
+            return frame.with_columns(reading_ids(machines, times_us))
     if spec.entities:
         return frame
     added = []

@@ -57,8 +57,8 @@ _TIMEOUT_S = 60.0
 # The tolerance of a conversion's proof: one float32 against the framework's score.
 _TOLERANCE = 1e-5
 _STORE_DEADLINE_MS = 10_000  # a slow moment of this machine must not change a score
-# Of each call in a trial. A call that is late goes to the spool, and enough of them open
-# the circuit breaker, whatever the deadline of the request is.
+# Of each call in a trial. A call that is late goes to the spool, and enough of them
+# open the circuit breaker, whatever the deadline of the request is.
 _TRIAL_DEADLINE_MS = 2_000
 # Bits of rows scored on other values than the table's: the store missed even this
 # deadline, or applied an earlier event too late.

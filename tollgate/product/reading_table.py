@@ -2,36 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
+from tollgate.detection.detector import FEWEST_READINGS, FEWEST_ROWS
 from tollgate.detection.reading_features import READINGS, sensor_features
 from tollgate.errors import ArgumentError, InputError
-from tollgate.features.spec.spec_document import (
-    MAX_DECIMALS,
-    MAX_TEXT_BYTES,
-    largest_number,
-)
 from tollgate.product.column_names import Namer, reserved_reason
-from tollgate.product.files import bounds
-from tollgate.product.table_reading import (
-    are_ids,
-    as_numbers,
-    as_text,
-    as_times_us,
-    read_table,
+from tollgate.product.reading_rows import (
+    ONLY_MACHINE,
+    TRAINED_SHARE,
+    ReadingColumns,
+    training_rows,
+    usable_rows,
 )
+from tollgate.product.sensors import choose_sensors
+from tollgate.product.table_reading import read_table, require_column
 from tollgate.schema import EVENT_TIME, TRANSACTION_ID
 
 if TYPE_CHECKING:
     import polars as pl
 
-MOST_SENSORS = 16  # numbers that an entity can store
 # Of 64 characters: leaves room for a number, and for `_longest_short_shift`.
 _LONGEST_NAME = 41
+_KEY = "machine"  # of a table without a column of machines
 
 
 class ReadingChoices(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,20 +38,23 @@ class ReadingChoices(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         product: The new product's name.
         table: The file.
-        machine: Column with the id of the machine of each reading.
+        machine: Column with the id of the machine of each reading; None where all are
+            of one machine.
         time: Column with the time of each reading.
-        id: Column with an id of each reading; None numbers them.
+        id: Column with an id of each reading; None makes ids of machine and time.
         drop: Columns to leave out.
+        keep: Columns that are sensors, though they look like labels or there are many.
         watch_share, alarm_share: Shares of normal readings whose score may reach the
             level; None for the defaults.
     """
 
     product: str
     table: Path
-    machine: str
+    machine: str | None
     time: str
     id: str | None = None
     drop: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
     watch_share: float | None = None
     alarm_share: float | None = None
 
@@ -93,148 +93,102 @@ def read_readings(choices: ReadingChoices) -> ReadingTable:
     """
     import polars as pl
 
-    table = read_table(choices.table)
-    frame, notes = table.frame, list(table.notes)
-    roles = {
-        "time": (choices.time,),
-        "entity": (choices.machine,),
-        "id": (choices.id,),
-        "drop": choices.drop,
-    }
-    for role, named in roles.items():
+    read = read_table(choices.table)
+    table, notes = read.frame, list(read.notes)
+    for role, named in (("drop", choices.drop), ("keep", choices.keep)):
         for name in named:
-            if name is not None and name not in frame.columns:
-                problem = f"{name!r} is none of its columns: {', '.join(frame.columns)}"
-                raise ArgumentError(role, problem[:300])
-    ours = {"time": EVENT_TIME, "id": TRANSACTION_ID}
-    for role in ("time", "entity", "id"):
-        (named_one,) = roles[role]
-        reason = reserved_reason(named_one) if named_one is not None else None
-        if reason is not None and named_one != ours.get(role):
-            raise ArgumentError(role, f"{named_one!r} {reason}")
-    times = as_times_us(frame[choices.time])
-    machines = as_text(frame[choices.machine])
-    usable = times.is_not_null() & machines.is_not_null()
-    if choices.id is not None:
-        usable &= as_text(frame[choices.id]).is_not_null()
-    left = int((~usable).sum())
-    if times.null_count() == len(frame):
-        problem = f"{choices.time!r} holds no times{_example(frame[choices.time])}"
-        raise ArgumentError("time", problem)
-    if machines.null_count() == len(frame):
-        problem = (
-            f"{choices.machine!r} holds no ids of 1 to {MAX_TEXT_BYTES} bytes"
-            f"{_example(frame[choices.machine])}"
+            require_column(table, name, role=role)
+    _require_free_names(choices)
+    columns = ReadingColumns(time=choices.time, machine=choices.machine, id=choices.id)
+    found = usable_rows(table, columns)
+    if choices.machine is None:
+        notes.append(
+            f"no column names the machine: all readings are of one, {ONLY_MACHINE!r}, "
+            f"and requests name it as {_KEY}"
         )
-        raise ArgumentError("entity", problem)
-    if left == len(frame):
-        problem = f"{choices.time!r} and {choices.machine!r}: no row has both"
-        raise ArgumentError("time", problem)
-    if left:
-        notes.append(f"{left:,} of {len(frame):,} rows lack a time or an id: left out")
+    notes += found.notes
     taken = {choices.time, choices.machine, choices.id, *choices.drop}
-    free = [name for name in frame.columns if name not in taken]
-    excluded = dict.fromkeys(choices.drop, "excluded on request")
-    numbers: dict[str, pl.Series] = {}
-    for name in free:
-        found = reserved_reason(name) or _sensor(frame[name].filter(usable))
-        if isinstance(found, str):
-            excluded[name] = found
-        else:
-            numbers[name] = found
+    free = [name for name in table.columns if name not in taken]
+    chosen = choose_sensors(table, free, rows=found.rows, keep=choices.keep)
+    notes += chosen.notes
+    dropped = dict.fromkeys(choices.drop, "excluded on request")
+    excluded = {**dropped, **chosen.excluded}
+    numbers = chosen.values
     if not numbers:
         problem = "no column of numbers is left that could be a sensor"
         if excluded:
             reasons = "; ".join(f"{name} {why}" for name, why in excluded.items())
             problem += f": {reasons:.300}"
         raise InputError(choices.table, problem)
-    if len(numbers) > MOST_SENSORS:
-        problem = (
-            f"names none of {len(numbers)} columns of numbers, and a product has at "
-            f"most {MOST_SENSORS} sensors: leave out {len(numbers) - MOST_SENSORS} of "
-            f"{', '.join(numbers)}"
-        )
-        raise ArgumentError("drop", problem)
     # Without its suffix, `_id` would leave no name for the entity.
     namer = Namer(reserved=(READINGS, "_id"), longest=_LONGEST_NAME, derived=_derived)
-    names = namer.names((choices.machine, *numbers))
-    key = names[choices.machine]
-    ids = _ids(frame, choices, usable)
-    made = pl.DataFrame(
+    key_source = choices.machine if choices.machine is not None else _KEY
+    (key,) = namer.names((key_source,)).values()
+    names = namer.names(tuple(numbers))
+    frame = pl.DataFrame(
         [
-            ids.alias(TRANSACTION_ID),
-            times.filter(usable).cast(pl.Datetime("us")).alias(EVENT_TIME),
-            machines.filter(usable).alias(key),
+            found.ids.alias(TRANSACTION_ID),
+            found.times_us.cast(pl.Datetime("us")).alias(EVENT_TIME),
+            found.machines.alias(key),
             *(values.alias(names[source]) for source, values in numbers.items()),
         ]
     ).sort(EVENT_TIME, maintain_order=True)
     sources = {
         EVENT_TIME: choices.time,
-        key: choices.machine,
+        key: key_source,
         **{names[source]: source for source in numbers},
     }
     if choices.id is not None:
         sources[TRANSACTION_ID] = choices.id
     return ReadingTable(
-        frame=made,
+        frame=frame,
         key=key,
         sensors=tuple(names[source] for source in numbers),
-        ranges={names[source]: _range(values) for source, values in numbers.items()},
+        ranges={names[source]: one for source, one in chosen.ranges.items()},
         aliases={ours: theirs for ours, theirs in sources.items() if ours != theirs},
         excluded=excluded,
         notes=tuple(notes),
     )
 
 
-def _example(column: pl.Series) -> str:
-    """Show one of the values of a column, if it has any."""
-    known = column.drop_nulls()
-    return f", such as {known[0]!r:.40}" if len(known) else ""
+def require_enough(table: ReadingTable, *, source: Path) -> None:
+    """
+    Check that a detector can be trained on a table, before anything is computed.
+
+    Raises:
+        InputError: It has too few readings; the message says how many are needed.
+    """
+    import polars as pl
+
+    frame = table.frame
+    times_us = frame[EVENT_TIME].cast(pl.Int64).to_numpy()
+    place = frame.select(pl.int_range(1, pl.len() + 1).over(table.key)).to_series()
+    trained = training_rows(times_us)
+    usable = int((trained & (place.to_numpy() >= FEWEST_READINGS)).sum())
+    if usable >= FEWEST_ROWS and not trained.all():
+        return
+    machines = frame[table.key].n_unique()
+    needed = math.ceil((FEWEST_ROWS + (FEWEST_READINGS - 1) * machines) / TRAINED_SHARE)
+    problem = (
+        f"{len(frame):,} readings of {machines:,} machines are too few: the detector "
+        f"is trained on the first {TRAINED_SHARE:.0%}, without the first "
+        f"{FEWEST_READINGS - 1} of each machine, which have no past to be compared "
+        f"with; {usable:,} are left, and {FEWEST_ROWS:,} are needed to know which "
+        f"values are rare. About {needed:,} readings in all are enough"
+    )
+    raise InputError(source, problem)
+
+
+def _require_free_names(choices: ReadingChoices) -> None:
+    """Refuse a role of a column whose name is that of another column of ours."""
+    named = {"time": choices.time, "entity": choices.machine, "id": choices.id}
+    ours = {"time": EVENT_TIME, "id": TRANSACTION_ID}
+    for role, name in named.items():
+        reason = reserved_reason(name) if name is not None else None
+        if reason is not None and name != ours.get(role):
+            raise ArgumentError(role, f"{name!r} {reason}")
 
 
 def _derived(name: str) -> tuple[str, ...]:
     """Return the names of a sensor's features, and of its reason codes."""
     return name.upper(), *sensor_features(name)
-
-
-def _sensor(column: pl.Series) -> pl.Series | str:
-    """Return the numbers of a column, or the reason why it is no sensor."""
-    import polars as pl
-
-    if column.dtype.is_temporal():
-        return "holds times"
-    if column.dtype.is_nested() or column.dtype in (pl.Binary, pl.Object):
-        return f"holds {column.dtype}, not single values"
-    found = as_numbers(column)
-    if found.texts:
-        return f"holds texts, such as {found.example!r:.40}"
-    known = found.values.drop_nulls()
-    if not len(known):
-        return "holds no numbers"
-    if known.n_unique() == 1:
-        return "has the same number in every row"
-    return found.values
-
-
-def _range(values: pl.Series) -> tuple[float, float]:
-    """
-    Return the valid range: ten times what was seen, on both sides of 0.
-
-    Unlike an amount, a temperature that was never below 0 may be so in winter.
-    """
-    seen = float(np.abs(values.drop_nulls().to_numpy()).max())
-    decimals = MAX_DECIMALS if 10 * seen <= largest_number(MAX_DECIMALS) else 0
-    _, most = bounds(0.0, seen, decimals=decimals)
-    return -most, most
-
-
-def _ids(frame: pl.DataFrame, choices: ReadingChoices, usable: pl.Series) -> pl.Series:
-    """Return an id of each usable reading."""
-    import polars as pl
-
-    if choices.id is None:
-        return pl.Series([str(at) for at in range(1, int(usable.sum()) + 1)])
-    column = frame[choices.id].filter(usable)
-    if not are_ids(column):
-        raise ArgumentError("id", f"{choices.id!r} has the same id in two rows")
-    return as_text(column)

@@ -17,7 +17,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.detection.alarms import AlarmRule, alarm_onsets, alarm_rule
+from tollgate.detection.alarms import (
+    ALARM_SCORE,
+    WATCH_SCORE,
+    AlarmRule,
+    alarm_onsets,
+    alarm_rule,
+)
 from tollgate.detection.detector import (
     FEWEST_READINGS,
     Detector,
@@ -41,10 +47,12 @@ from tollgate.policy import POLICY_FILE
 from tollgate.product.creation import ServingTrial, check_staged, run_serving_trial
 from tollgate.product.files import ASK_FILE, all_texts, ask_text, slo_text, step_names
 from tollgate.product.placement import place, require_free
+from tollgate.product.reading_rows import training_rows
 from tollgate.product.reading_table import (
     ReadingChoices,
     ReadingTable,
     read_readings,
+    require_enough,
 )
 from tollgate.product.rows import Rows
 from tollgate.repository.slo import SLO_FILE
@@ -58,7 +66,6 @@ F32 = npt.NDArray[np.float32]
 Report = Callable[[str, str], None]
 
 OUTCOMES = Outcomes(("normal", "watch", "alarm"))
-_TRAINED_SHARE = 0.7  # of the time; the rest says how often there are alarms
 _CAUSE_SHARE = 0.9  # of readings that are nearer to their mean than a cause
 _MOST_NAMED = 8  # sensors; with more, 63 codes do not name each window
 _STUCK_SHARE = 0.02  # of the readings; a sensor that rests more often is not stuck
@@ -108,6 +115,8 @@ def create_readings(
     from tollgate.repository.versions import staging
 
     require_free(repository, choices.product)
+    # Shares do not depend on the interval: check them before the work.
+    alarm_shares(choices)
     table = read_readings(choices)
     sensors = ", ".join(table.sensors)
     report("columns classified", f"{len(table.sensors)} sensors: {sensors}")
@@ -115,6 +124,7 @@ def create_readings(
         report("left out", f"{source}: {reason}")
     for note in table.notes:
         report("note", note)
+    require_enough(table, source=choices.table)
     with staging(repository) as stage:
         staged = stage.version / "models"
         staged.mkdir(parents=True)
@@ -148,12 +158,19 @@ def _create(
     spec = _write_spec(staged, product, features.text)
     windows = ", ".join(duration_text(one) for one in features.windows_us)
     report("windows", f"{windows}; hop {features.hop}")
+    times_us = table.frame[EVENT_TIME].cast(int)
+    if int(times_us[-1] - times_us[0]) < features.windows_us[-1]:
+        report(
+            "note",
+            "the table covers less time than the longest window, "
+            f"{duration_text(features.windows_us[-1])}: windows that are served will "
+            "hold more than those that the detector learns from",
+        )
     history = history_of(table.frame, spec=spec, source=str(choices.table))
     vectors = build(spec, history).astype(np.float32)
     report("features", f"{len(vectors):,} rows of {len(spec.features)}")
     time_us = history.event_time_us
-    until_us = time_us[0] + _TRAINED_SHARE * (time_us[-1] - time_us[0])
-    trained = time_us <= until_us
+    trained = training_rows(time_us)
     detector = train_detector(
         vectors[trained], spec.feature_names, sensors=table.sensors
     )
@@ -185,12 +202,15 @@ def _create(
             state=Path(state),
             progress_bar=progress_bar,
         )
-    report(
-        "served and decided",
+    served = (
         f"{trial.compared:,} scores equal to the detector's within "
         f"{trial.largest_difference:.1e}; {trial.replayed:,} vectors online = offline "
-        "in every bit",
+        "in every bit"
     )
+    left = len(trial.rows) - trial.compared
+    if left:
+        served += f"; {left:,} more were degraded and are not compared"
+    report("served and decided", served)
     _write_example(staged, spec, sent, row=int(trial.rows[-1]))
     return CreatedReadings(
         features=features, rule=rule, alarms=alarms, machine_days=days, trial=trial
@@ -205,10 +225,25 @@ def chosen_rule(choices: ReadingChoices, features: ReadingFeatures) -> AlarmRule
         ArgumentError: A share is out of range, or more readings may alarm than be
             watched.
     """
-    rule = alarm_rule(features.interval_us)
+    watch, alarm = alarm_shares(choices)
+    return msgspec.structs.replace(
+        alarm_rule(features.interval_us),
+        watch=round(1 - watch, 9),
+        alarm=round(1 - alarm, 9),
+    )
+
+
+def alarm_shares(choices: ReadingChoices) -> tuple[float, float]:
+    """
+    Return the shares of normal readings that may reach `watch` and `alarm`.
+
+    Raises:
+        ArgumentError: A share is out of range, or more readings may alarm than be
+            watched.
+    """
     shares = {
-        "review_rate": (choices.watch_share, 1 - rule.watch),
-        "decline_rate": (choices.alarm_share, 1 - rule.alarm),
+        "review_rate": (choices.watch_share, 1 - WATCH_SCORE),
+        "decline_rate": (choices.alarm_share, 1 - ALARM_SCORE),
     }
     found = {}
     for name, (share, usual) in shares.items():
@@ -220,9 +255,7 @@ def chosen_rule(choices: ReadingChoices, features: ReadingFeatures) -> AlarmRule
     if alarm > watch:
         problem = f"{alarm:g} is more than the share to watch, {watch:g}"
         raise ArgumentError("decline_rate", problem)
-    return msgspec.structs.replace(
-        rule, watch=round(1 - watch, 9), alarm=round(1 - alarm, 9)
-    )
+    return watch, alarm
 
 
 def _write_spec(staged: Path, product: str, text: str) -> FeatureSpec:

@@ -20,6 +20,7 @@ from tollgate.product.table_reading import (
     as_numbers,
     as_text,
     as_times_us,
+    find_column,
     read_table,
     too_long,
     with_known_outcome,
@@ -181,22 +182,16 @@ def _needed(frame: pl.DataFrame, spec: FeatureSpec) -> list[str]:
     names = list(spec.columns)
     if not spec.entities and not any(one.calendar for one in spec.features):
         names.remove(EVENT_TIME)
-    found = _find(frame, TRANSACTION_ID, spec)
+    found = find_column(frame, TRANSACTION_ID, spec)
     if found is None or not are_ids(frame[found]):
         names.remove(TRANSACTION_ID)
     return names
 
 
-def _find(frame: pl.DataFrame, name: str, spec: FeatureSpec) -> str | None:
-    """Find the table's column for one of ours; an alias takes precedence."""
-    known = (*spec.aliases.get(name, ()), name)
-    return next((one for one in known if one in frame.columns), None)
-
-
 def _column(
     frame: pl.DataFrame, name: str, *, spec: FeatureSpec, source: str
 ) -> pl.Series:
-    found = _find(frame, name, spec)
+    found = find_column(frame, name, spec)
     if found is None:
         shown = ", ".join(frame.columns)[:200]
         raise InputError(source, f"column missing; the table has {shown}", where=name)

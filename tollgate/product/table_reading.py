@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ import msgspec
 import numpy as np
 
 from tollgate.errors import ArgumentError, InputError
+from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.features.spec.spec_document import (
     MAX_DECIMALS,
     MAX_SCALED,
@@ -90,11 +92,25 @@ def _read_csv(path: Path) -> LoadedTable:
     separator = max(_SEPARATORS, key=head.count)
     read = functools.partial(pl.read_csv, separator=separator, infer_schema=False)
     names = read(content, has_header=False, n_rows=1).row(0)
+    if _are_numbers(names):
+        problem = (
+            f"line 1 has no names of columns, but numbers such as {names[0]}: write "
+            "a first line with a name for each column"
+        )
+        raise InputError(path, problem)
     for name in names:
         if names.count(name) > 1:
             raise InputError(path, "two columns have this name", where=str(name))
     notes = () if separator == "," else (f"its columns are parted by {separator!r}",)
     return LoadedTable(read(content), notes)
+
+
+def _are_numbers(names: Sequence[object]) -> bool:
+    """Return whether the cells of a line are numbers: it has no names."""
+    try:
+        return all(np.isfinite(float(str(name))) for name in names)
+    except ValueError:
+        return False
 
 
 # Read the values of a table's column as numbers, times or texts.
@@ -128,12 +144,14 @@ class Numbers(msgspec.Struct, frozen=True):
         texts: Number of cells with a text that is neither a number nor a missing value.
         example: One of these texts.
         infinite: Number of infinite values.
+        blank: Of a column of texts, which cells say that there is no value.
     """
 
     values: pl.Series
     texts: int = 0
     example: str = ""
     infinite: int = 0
+    blank: pl.Series | None = None
 
 
 def as_text(column: pl.Series) -> pl.Series:
@@ -173,21 +191,22 @@ def as_numbers(column: pl.Series) -> Numbers:
     """Read a column as numbers, and count the cells that are none."""
     import polars as pl
 
-    texts, example = 0, ""
+    texts, example, blank = 0, "", None
     if column.dtype in (pl.Categorical, pl.Enum):
         column = column.cast(pl.String)
     if column.dtype == pl.String:
         text = column.str.strip_chars()
         found = text.cast(pl.Float64, strict=False)
         blank = (text == "") | text.str.to_lowercase().is_in(NO_NUMBER)
-        lost = found.is_null() & ~blank.fill_null(True)
+        blank = blank.fill_null(True)
+        lost = found.is_null() & ~blank
         texts = int(lost.sum())
         example = str(text.filter(lost)[0]) if texts else ""
     else:
         found = column.cast(pl.Float64, strict=False)
     infinite = int(found.is_infinite().sum())
     values = found.set(~found.is_finite().fill_null(False), None)
-    return Numbers(values, texts, example, infinite)
+    return Numbers(values, texts, example, infinite, blank)
 
 
 def has_placed_zeros(column: pl.Series) -> bool:
@@ -302,7 +321,7 @@ def select_rows(
     for role, names in parts.items():
         for name in names:
             if name is not None:
-                _require_column(frame, name, role=role)
+                require_column(frame, name, role=role)
     is_usable = label_texts(frame[choices.label]).is_not_null()
     for name in (choices.id, *choices.entities):
         if name is not None:
@@ -351,7 +370,13 @@ def with_known_outcome(
     return old if label_delay_us else times_us.is_not_null()
 
 
-def _require_column(frame: pl.DataFrame, name: str, *, role: str) -> None:
+def find_column(frame: pl.DataFrame, name: str, spec: FeatureSpec) -> str | None:
+    """Find the table's column for one of ours; an alias takes precedence."""
+    known = (*spec.aliases.get(name, ()), name)
+    return next((one for one in known if one in frame.columns), None)
+
+
+def require_column(frame: pl.DataFrame, name: str, *, role: str) -> None:
     """
     Check that a column exists and holds single values; one to leave out may hold any.
     """

@@ -21,6 +21,8 @@ from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID, hash_words
 Window = Aggregate | Literal["time_since_last"]
 Derived = Literal["ratio", "difference", "rate_of_change"]
 
+_READINGS = "readings"  # the feature that counts them, in products of machines
+
 
 class Entity(msgspec.Struct, frozen=True):
     """
@@ -206,6 +208,20 @@ class FeatureSpec(msgspec.Struct, frozen=True, dict=True):
     def feature_names(self) -> tuple[str, ...]:
         """Return the columns of `features` [N, F], in order."""
         return tuple(feature.name for feature in self.features)
+
+    @functools.cached_property
+    def rows_noun(self) -> str:
+        """
+        Return the word for the product's rows: purchases, readings or rows.
+
+        Rows without money whose only entity counts its readings are a machine's.
+        """
+        if self.amount:
+            return "purchases"
+        counts = any(
+            one.name == _READINGS and one.aggregate == "count" for one in self.features
+        )
+        return "readings" if counts and len(self.entities) == 1 else "rows"
 
     @functools.cached_property
     def entity_names(self) -> tuple[str, ...]:
