@@ -208,6 +208,8 @@ def compare_detectors(
     wanted = own.recall if recall is None else recall
 
     def at_recall(score: Sequence[Scores], onsets: Onsets) -> Quality | None:
+        if np.isnan(wanted):
+            return None  # there is no window
         # One that never detects as many windows is reported without a figure.
         try:
             return quality_at_recall(series, score, recall=wanted, onsets=onsets)

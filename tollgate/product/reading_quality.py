@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -17,15 +17,18 @@ from tollgate.engine.scoring_model import ScoringModel
 from tollgate.errors import InputError
 from tollgate.features.offline import build
 from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
-from tollgate.history import History, history_of
+from tollgate.history import History
 from tollgate.policy import POLICY_FILE, Policy
-from tollgate.product.table_reading import as_text, as_times_us, read_table
+from tollgate.product.reading_rows import read_spec_readings
+from tollgate.product.table_reading import (
+    as_text,
+    as_times_us,
+    find_column,
+    read_table,
+)
 from tollgate.repository.models.model_files import MODEL_FILE
 from tollgate.repository.releases.served_versions import load_policy_of, read_served
-from tollgate.schema import EVENT_TIME, MISSING, TRANSACTION_ID
-
-if TYPE_CHECKING:
-    import polars as pl
+from tollgate.schema import MISSING
 
 I64 = npt.NDArray[np.int64]
 F32 = npt.NDArray[np.float32]
@@ -41,6 +44,7 @@ class ReadingQuality(msgspec.Struct, frozen=True):
         release: Name of the product's model version, such as `plant_model 1`.
         readings, machines, faults: Number of each.
         comparisons: The product first, then the simpler detectors.
+        notes: Rows and cells of the table that do not count, and other remarks.
     """
 
     release: str
@@ -48,6 +52,7 @@ class ReadingQuality(msgspec.Struct, frozen=True):
     machines: int
     faults: int
     comparisons: tuple[Comparison, ...]
+    notes: tuple[str, ...] = ()
 
 
 def judge_readings(
@@ -62,7 +67,8 @@ def judge_readings(
 
     Args:
         readings: Table of readings, under the product's names or its aliases.
-        faults: Table with a row for each fault: the machine's id, `begin` and `end`.
+        faults: Table with a row for each fault: the machine's id, `begin` and `end`;
+            without rows, no fault is known, and every alarm is false.
         repository: The model repository.
         product: Name of the product.
 
@@ -76,27 +82,26 @@ def judge_readings(
         served.file(steps.decision_step, name=POLICY_FILE).parent, spec
     )
     rule = policy_rule(policy, product)
-    history = _read(readings, spec)
+    read = read_spec_readings(readings, spec=spec)
+    history, notes = read.history, list(read.notes)
+    (entity,) = spec.entities
+    machines = {one.decode() for one in set(history.entity_id[entity.key])}
+    windows = _fault_windows(faults, spec, machines=machines)
     vectors = build(spec, history).astype(np.float32)
     path = served.file(steps.model_step, name=MODEL_FILE)
     session = OnnxSession(path, intra_op_threads=1)
     score = ScoringModel(session).probabilities(vectors)[:, 1]
-    (entity,) = spec.entities
-    windows = _fault_windows(faults, spec)
-    known = {one.decode() for one in history.entity_id[entity.key]}
-    for machine, _, _ in windows:
-        if machine not in known:
-            problem = f"{machine!r} has a fault and no readings in {readings.name}"
-            raise InputError(faults, problem, where=entity.key)
     series, scores = _series(spec, history, vectors, score=score, windows=windows)
+    comparisons = compare_detectors(series, scores, rules=[rule] * len(series))
+    if not windows:
+        notes.append("no fault is known: every alarm counts as false")
     return ReadingQuality(
         release=f"{steps.model_step} {served.versions[steps.model_step]}",
         readings=len(history),
         machines=len(series),
         faults=len(windows),
-        comparisons=tuple(
-            compare_detectors(series, scores, rules=[rule] * len(series))
-        ),
+        comparisons=tuple(comparisons),
+        notes=tuple(notes),
     )
 
 
@@ -122,55 +127,50 @@ def policy_rule(policy: Policy, product: str) -> AlarmRule:
     )
 
 
-def _read(path: Path, spec: FeatureSpec) -> History:
+def _fault_windows(
+    path: Path, spec: FeatureSpec, *, machines: Collection[str]
+) -> list[tuple[str, int, int]]:
     """
-    Read readings; times may have any form that `product new` understands.
+    Read the faults: machine, begin and end, µs.
 
-    Readings without ids are numbered, as `product new` does.
+    A table without rows says that no fault is known. Without a column of machines, the
+    faults are those of the only machine.
     """
     import polars as pl
 
-    frame = read_table(path).frame
-    name = _column(frame, EVENT_TIME, spec=spec, source=path)
-    times = as_times_us(frame[name])
-    if times.null_count():
-        row = int(np.flatnonzero(times.is_null().to_numpy())[0]) + 1
-        raise InputError(path, f"row {row} holds no time", where=name)
-    frame = frame.with_columns(times.alias(name))
-    id_names = (*spec.aliases.get(TRANSACTION_ID, ()), TRANSACTION_ID)
-    if not set(id_names) & set(frame.columns):
-        numbers = pl.int_range(1, len(frame) + 1, eager=True).cast(pl.String)
-        frame = frame.with_columns(numbers.alias(TRANSACTION_ID))
-    return history_of(frame, spec=spec, source=str(path))
-
-
-def _fault_windows(path: Path, spec: FeatureSpec) -> list[tuple[str, int, int]]:
-    """Read the faults: machine, begin and end, µs."""
-    frame = read_table(path).frame
+    frame = read_table(path, may_be_empty=True).frame
     (entity,) = spec.entities
-    machine = _column(frame, entity.key, spec=spec, source=path)
-    columns = {}
-    for name in (_BEGIN, _END):
-        columns[name] = as_times_us(frame[_column(frame, name, spec=spec, source=path)])
+    named = find_column(frame, entity.key, spec)
+    if named is None and len(machines) == 1:
+        (only,) = machines
+        frame = frame.with_columns(pl.lit(only).alias(entity.key))
+    found = {}
+    for name in (entity.key, _BEGIN, _END):
+        column = find_column(frame, name, spec)
+        if column is None:
+            problem = f"column missing; the table has {', '.join(frame.columns)}"
+            raise InputError(path, problem, where=name)
+        found[name] = frame[column]
     windows = []
     for row, one in enumerate(
-        zip(as_text(frame[machine]), columns[_BEGIN], columns[_END], strict=True), 1
+        zip(
+            as_text(found[entity.key]),
+            as_times_us(found[_BEGIN]),
+            as_times_us(found[_END]),
+            strict=True,
+        ),
+        1,
     ):
         if None in one:
             raise InputError(path, f"row {row} lacks machine, begin or end")
-        if one[1] > one[2]:
+        machine, begin_us, end_us = one
+        if begin_us > end_us:
             raise InputError(path, f"row {row} ends before it begins")
-        windows.append(one)
+        if machine not in machines:
+            problem = f"{machine!r} has a fault and no readings"
+            raise InputError(path, f"row {row}: {problem}", where=entity.key)
+        windows.append((machine, begin_us, end_us))
     return windows
-
-
-def _column(frame: pl.DataFrame, name: str, *, spec: FeatureSpec, source: Path) -> str:
-    """Find the table's column for one of ours."""
-    for one in (*spec.aliases.get(name, ()), name):
-        if one in frame.columns:
-            return one
-    problem = f"column missing; the table has {', '.join(frame.columns)}"
-    raise InputError(source, problem, where=name)
 
 
 def _series(

@@ -44,9 +44,13 @@ class LoadedTable(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def read_table(path: Path) -> LoadedTable:
+def read_table(path: Path, *, may_be_empty: bool = False) -> LoadedTable:
     """
     Read Parquet, CSV (comma, semicolon, tab or bar) or JSON lines.
+
+    Args:
+        path: The file.
+        may_be_empty: Accept a table that has columns and no rows.
 
     Raises:
         InputError: It is missing, has another format, has no rows, is not UTF-8 or
@@ -69,7 +73,7 @@ def read_table(path: Path) -> LoadedTable:
         raise InputError(path, f"cannot be read: {exc.strerror or exc}") from exc
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as exc:
         raise InputError(path, f"cannot be read: {str(exc).splitlines()[0]}") from exc
-    if not len(table.frame):
+    if not len(table.frame) and not may_be_empty:
         raise InputError(path, "holds no rows")
     return table
 

@@ -49,7 +49,8 @@ def evaluate(
         Path | None,
         typer.Option(
             help="Judge the alarms of a product of readings: table of the known "
-            "faults, with the machine's column, begin and end.",
+            "faults, with the machine's column, begin and end; without rows, every "
+            "alarm counts as false.",
         ),
     ] = None,
     train_from: Annotated[
@@ -90,6 +91,11 @@ def evaluate(
     With `--faults`: judge the alarms of the released detector of readings.
     """
     if faults is not None:
+        given = {"--expect": expect, "--arrival": arrival, "--spec": spec}
+        for option, value in given.items():
+            if value is not None:
+                problem = "goes with labels: --faults judges the alarms of a release"
+                raise InputError(option, problem)
         chosen = console.settings(repository=repository, product=product)
         require_repository(chosen.repository_path)
         console.require_products(chosen, chosen.products)
@@ -115,6 +121,7 @@ def evaluate(
         new_spec = None
         if spec is None:
             loaded = served_spec(chosen.repository_path, product=chosen.product)
+            _require_labels(loaded)
             require_entities(loaded)
             purchases = read_history(history, spec=loaded, arrival=arrival)
         else:
@@ -167,6 +174,16 @@ def evaluate(
         raise typer.Exit(1)
 
 
+def _require_labels(spec: FeatureSpec) -> None:
+    """Refuse a product of readings, which has no labels to train on."""
+    if spec.rows_noun == "readings":
+        problem = (
+            f"{spec.product} is a product of readings, without labels: name the table "
+            "of the known faults with --faults; one without rows counts false alarms"
+        )
+        raise InputError("--faults", problem)
+
+
 def _evaluate_readings(
     readings: Path, faults: Path, *, repository: Path, product: str, as_json: bool
 ) -> None:
@@ -194,9 +211,11 @@ def _evaluate_readings(
                 f"{quality.false_alarms} "
                 f"({quality.false_alarms_per_sensor_day:.3g} a sensor-day)",
                 f"{quality.delay_s / 60:.0f} min" if quality.detected else "",
-                f"{quality.nab:.1f}",
+                f"{quality.nab:.1f}" if quality.windows else "",
             )
     console.out.print(table)
+    for note in found.notes:
+        console.say(note)
 
 
 def _expected(text: str | None) -> list[float | None]:
