@@ -8,7 +8,6 @@ one hash, and sends a request only when the one before it was answered.
 from __future__ import annotations
 
 import zlib
-from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,8 @@ import msgspec
 
 from tollgate.alarms.readings import ReadingCodec, Readings
 from tollgate.errors import DecisionError
-from tollgate.schema import DEADLINE_US, MAX_BATCH_ROWS, Degraded
+from tollgate.request_size import request_rows
+from tollgate.schema import DEADLINE_US, Degraded
 
 if TYPE_CHECKING:
     from tollgate_client import Tls
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 IN_FLIGHT = 4
 TIMEOUT_S = 2.0
 STORE_DEADLINE_MS = 1_000  # a reading can wait where a payment cannot
-_MOST_OF_MACHINE = 16  # rows of one machine in a request, if a request has many
 
 _WITHOUT_STORE = Degraded.STORE_UNAVAILABLE | Degraded.LAST_KNOWN_VECTOR
 _TIME_RAN_OUT = f"{DEADLINE_US}:"
@@ -149,20 +148,3 @@ class ServerScorer:
             raise DecisionError(
                 f"the server does not decide: {type(exc).__name__}"
             ) from exc
-
-
-def request_rows(machines: Sequence[str]) -> int:
-    """
-    Return how many rows a request may hold, so that few are of one machine.
-
-    A server applies all rows of a request before it reads the first. A reading with 24
-    newer ones of its machine is later than the lateness of such products.
-
-    Args:
-        machines: Machine of each row, in the order of sending.
-    """
-    for start in range(0, len(machines), MAX_BATCH_ROWS):
-        counts = Counter(machines[start : start + MAX_BATCH_ROWS])
-        if max(counts.values()) > _MOST_OF_MACHINE:
-            return _MOST_OF_MACHINE
-    return MAX_BATCH_ROWS

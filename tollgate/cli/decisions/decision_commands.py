@@ -25,7 +25,14 @@ from tollgate.cli.decisions.journal_commands import (
 from tollgate.cli.options import Customer, DecisionId, Json, Product, Repository, State
 from tollgate.cli.repositories import open_for_reading
 from tollgate.errors import InputError, SetupError
-from tollgate.schema import AMOUNT, EVENT_TIME, REASON_SEPARATOR, Degraded
+from tollgate.request_size import request_rows as few_of_one_id
+from tollgate.schema import (
+    AMOUNT,
+    EVENT_TIME,
+    MAX_BATCH_ROWS,
+    REASON_SEPARATOR,
+    Degraded,
+)
 from tollgate.suggestions import suggest
 
 if TYPE_CHECKING:
@@ -71,7 +78,8 @@ _TIMEOUT_S = 10.0
 _CONNECT_S = 2.0
 _STORE_DEADLINE_MS = 1_000
 _MEMORY = "memory"
-_ROWS_AT_ONCE = 32 * 32  # whole batches
+_ROWS_AT_ONCE = 32 * MAX_BATCH_ROWS  # whole batches
+_IN_FLIGHT = 4  # requests
 # Bits that report a failure of the server. The others describe the row, such as a new
 # customer or a missing field.
 _FAILED = (
@@ -221,6 +229,7 @@ def score(
                 picked,
                 models,
                 product=chosen.product,
+                request_rows=_request_rows(picked, spec),
                 store=store,
                 journal=journal,
                 store_deadline_ms=store_deadline_ms,
@@ -285,6 +294,7 @@ def _decide_here(
     repository: Path,
     *,
     product: str,
+    request_rows: int,
     store: str | None,
     journal: str | None,
     store_deadline_ms: int,
@@ -301,8 +311,9 @@ def _decide_here(
         journal=journal,
         store_deadline_s=store_deadline_ms * 1e-3,
     ) as engine:
-        for start in range(0, rows, _ROWS_AT_ONCE):
-            stop = start + _ROWS_AT_ONCE
+        at_once = _ROWS_AT_ONCE if request_rows == MAX_BATCH_ROWS else request_rows
+        for start in range(0, rows, at_once):
+            stop = start + at_once
             part = {name: column[start:stop] for name, column in columns.items()}
             yield engine.decide(part, dry_run=dry_run)
 
@@ -332,12 +343,25 @@ def _decide_served(
         tls=tls,
         token=token,
     ) as client:
-        for answer in client.decide_many(columns, dry_run=dry_run):
+        size = _request_rows(columns, spec)
+        # Requests with many rows of one id must not overtake each other.
+        in_flight = _IN_FLIGHT if size == MAX_BATCH_ROWS else 1
+        for answer in client.decide_many(
+            columns, batch_rows=size, in_flight=in_flight, dry_run=dry_run
+        ):
             codes = [REASON_SEPARATOR.join(one) for one in answer.reason_codes]
             yield {
                 **{name: getattr(answer, name) for name in _ANSWER},
                 "reason_codes": codes,
             }
+
+
+def _request_rows(columns: Mapping[str, list[Any]], spec: FeatureSpec) -> int:
+    """Return how many rows a request may hold; few if many are of one machine."""
+    if spec.rows_noun != "readings":
+        return MAX_BATCH_ROWS
+    (machine,) = spec.entities
+    return few_of_one_id(columns[machine.key])
 
 
 def _server(chosen: Settings) -> str:

@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from tollgate.cli import console, table_files
+from tollgate.cli.history_files import read_history_file
 from tollgate.cli.options import Arrival, HistoryFile, Json
 from tollgate.errors import InputError, TollgateError
 
@@ -162,9 +163,8 @@ def resolve_features(
     """
     from tollgate.features.hop_choice import resolve_hops
     from tollgate.features.spec.feature_spec import load_draft
-    from tollgate.history import read_history
 
-    purchases = read_history(history, spec=load_draft(spec), arrival=arrival)
+    purchases = read_history_file(history, spec=load_draft(spec), arrival=arrival)
     loaded, choices = resolve_hops(spec, purchases)
     for one in choices:
         console.say(f"{one.text}; write it into {spec} to serve these features")

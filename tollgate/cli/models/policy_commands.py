@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tollgate.cli import console, running_server
-from tollgate.cli.options import Json, Picture, State, StoreUrl
+from tollgate.cli.options import Json, Picture, Product, State, StoreUrl
 from tollgate.errors import InputError, RepositoryError
 
 if TYPE_CHECKING:
@@ -234,6 +234,7 @@ _TIMEOUT_S = 10.0  # for one command; only a person waits for it
 def add_ids(
     name: Name,
     ids: Ids,
+    product: Product = None,
     repository: Repository = None,
     state: State = None,
     store_url: StoreUrl = None,
@@ -241,7 +242,10 @@ def add_ids(
     as_json: Json = False,
 ) -> None:
     """Add ids to a list; the next decision uses them."""
-    with _open_list(name, repository, state, store_url, early=early) as (store, key):
+    with _open_list(name, product, repository, state, store_url, early=early) as (
+        store,
+        key,
+    ):
         done = store.add(key, [one.encode() for one in ids])
         if as_json:
             console.print_json(_change_report(name, store.size(key), added=done))
@@ -254,6 +258,7 @@ def add_ids(
 def remove_ids(
     name: Name,
     ids: Ids,
+    product: Product = None,
     repository: Repository = None,
     state: State = None,
     store_url: StoreUrl = None,
@@ -261,7 +266,10 @@ def remove_ids(
     as_json: Json = False,
 ) -> None:
     """Remove ids from a list."""
-    with _open_list(name, repository, state, store_url, early=early) as (store, key):
+    with _open_list(name, product, repository, state, store_url, early=early) as (
+        store,
+        key,
+    ):
         done = store.remove(key, [one.encode() for one in ids])
         if as_json:
             console.print_json(_change_report(name, store.size(key), removed=done))
@@ -278,6 +286,7 @@ def load_list(
         bool,
         typer.Option("--replace", help="Remove ids that the file does not contain."),
     ] = False,
+    product: Product = None,
     repository: Repository = None,
     state: State = None,
     store_url: StoreUrl = None,
@@ -286,7 +295,10 @@ def load_list(
 ) -> None:
     """Add the ids of a file to a list; --replace removes all others."""
     ids = set(_read(file))
-    with _open_list(name, repository, state, store_url, early=early) as (store, key):
+    with _open_list(name, product, repository, state, store_url, early=early) as (
+        store,
+        key,
+    ):
         added, removed = store.add(key, ids), 0
         if replace:
             # Remove after adding: at no moment does an id that stays go missing.
@@ -308,6 +320,7 @@ def show_list(
         list[str] | None,
         typer.Argument(help="Ids to look up; if omitted, all ids are printed."),
     ] = None,
+    product: Product = None,
     repository: Repository = None,
     state: State = None,
     store_url: StoreUrl = None,
@@ -319,7 +332,10 @@ def show_list(
 
     Exit status 1: an id that was given is not in the list.
     """
-    with _open_list(name, repository, state, store_url, early=early) as (store, key):
+    with _open_list(name, product, repository, state, store_url, early=early) as (
+        store,
+        key,
+    ):
         if not ids:
             members = [one.decode(errors="replace") for one in store.members(key)]
             if as_json:
@@ -361,6 +377,7 @@ def _print_change(name: str, size: int, done: str) -> None:
 @contextmanager
 def _open_list(
     name: str,
+    product: str | None,
     repository: str | None,
     state: str | None,
     store_url: str | None,
@@ -371,7 +388,9 @@ def _open_list(
     from tollgate.store.id_lists import list_key
     from tollgate.store.list_editing import ListStore
 
-    chosen = console.settings(repository=repository, state=state, store_url=store_url)
+    chosen = console.settings(
+        product=product, repository=repository, state=state, store_url=store_url
+    )
     console.require_products(chosen, chosen.products)
     if not early:
         _require_named(name, chosen.repository_path, product=chosen.product)

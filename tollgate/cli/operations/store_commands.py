@@ -22,6 +22,7 @@ from tollgate.cli.feeds import (
     open_feed,
     open_source,
 )
+from tollgate.cli.history_files import read_history_file
 from tollgate.cli.metrics_port import (
     LOOPBACK,
     MetricsHost,
@@ -164,11 +165,10 @@ def feed(
 
 def _send(history: Path, spec: FeatureSpec, target: Feed) -> tuple[int, float]:
     """Send labels and purchases in the order in which they become known."""
-    from tollgate.history import read_history
     from tollgate.replay import labels_of, purchases_of, spans
     from tollgate.stream.events import EventCodec
 
-    rows = read_history(history, spec=spec)
+    rows = read_history_file(history, spec=spec)
     codec = EventCodec(spec)
     started_s, sent = time.monotonic(), 0
     with console.progress("sending") as advance:
@@ -529,7 +529,7 @@ def _histories(
     these take all labels in the order of label time.
     """
     from tollgate.backfill.materialize import materialize as run
-    from tollgate.history import concatenate, read_history
+    from tollgate.history import concatenate
 
     tiled = any(entity.tiles for entity in spec.entities)
     newest_us, found = 0, {}
@@ -537,7 +537,7 @@ def _histories(
         parts = []
         for file in group:
             with console.progress(f"reading {file.name}"):
-                parts.append(read_history(file, spec=spec))
+                parts.append(read_history_file(file, spec=spec))
         rows = concatenate(parts)
         started_s = time.monotonic()
         with console.progress("materializing") as advance:

@@ -323,6 +323,7 @@ def simulate(
     `--product sensors`: readings of machines, and a table of their faults.
     """
     chosen = simulated_product(product)
+    _require_parquet(out)
     if chosen == CREDIT:
         _simulate_credit(out, rows=rows, seed=seed)
         return
@@ -357,6 +358,15 @@ def simulate(
         f"{len(frame):,} purchases, {frauds:,} frauds "
         f"({frauds / len(frame):.2%}) → {out}"
     )
+
+
+def _require_parquet(out: Path) -> None:
+    """Refuse a file that no command would read, before the work."""
+    if out.is_dir():
+        raise InputError(out, "is a folder; name a file in it, such as history.parquet")
+    if out.suffix != ".parquet":
+        problem = f"is no name of a Parquet file; write {out.name}.parquet"
+        raise InputError(out, problem)
 
 
 def simulated_product(product: str | None) -> str:

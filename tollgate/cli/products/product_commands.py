@@ -53,8 +53,9 @@ def new(
         typer.Option(
             "--no-label",
             help="The rows are readings of machines, without outcomes: train a "
-            "detector of anomalies, which raises alarms. Needs --time and one "
-            "--entity, the machine; every other column of numbers is a sensor.",
+            "detector of anomalies, which raises alarms. Needs --time, and one "
+            "--entity, the machine, unless there is only one; every other column of "
+            "numbers is a sensor.",
             rich_help_panel=_ROLES,
         ),
     ] = False,
@@ -120,7 +121,8 @@ def new(
     keep: Annotated[
         list[str] | None,
         typer.Option(
-            help="Column to use although it seems to reveal the outcome." + _AGAIN,
+            help="Column to use although it seems to reveal the outcome, or is named "
+            "like a label." + _AGAIN,
             rich_help_panel=_ROLES,
         ),
     ] = None,
@@ -245,7 +247,6 @@ def new(
             "--positive": positive,
             "--amount": amount,
             "--sensitive": sensitive,
-            "--keep": keep,
             "--model": model,
             "--cost-missed": cost_missed,
             "--cost-review": cost_review,
@@ -256,6 +257,7 @@ def new(
                 product=name,
                 table=table,
                 machine=_only_entity(entity, time_),
+                keep=tuple(keep or ()),
                 time=time_ or "",
                 id=id_,
                 drop=tuple(drop or ()),
@@ -327,14 +329,14 @@ def new(
     print_result(plan, made, repository=folder)
 
 
-def _only_entity(entity: list[str] | None, time_: str | None) -> str:
-    """Return the column of the machines; refuse readings without machine or time."""
+def _only_entity(entity: list[str] | None, time_: str | None) -> str | None:
+    """Return the column of the machines; None for one machine. Require a time."""
     if not time_:
         raise InputError("--no-label", "readings have times: name their column, --time")
-    if entity is None or len(entity) != 1:
-        problem = "readings are of machines: name the column of their ids, --entity"
-        raise InputError("--no-label", problem)
-    return entity[0]
+    if entity and len(entity) > 1:
+        problem = f"{', '.join(entity)}: readings are of machines, in one column"
+        raise InputError("--entity", problem)
+    return entity[0] if entity else None
 
 
 def _new_readings(

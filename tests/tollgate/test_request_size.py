@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tollgate.alarms.scoring import request_rows
+from tollgate.request_size import request_rows
 
 
 @pytest.mark.parametrize(
