@@ -65,7 +65,7 @@ def replay_newest(
     """
     time_us = history.event_time_us[newest_rows(history)]
     if not len(time_us):
-        raise ServerError(spec.product, f"{history.source} has no purchase to replay")
+        raise ServerError(spec.product, f"{history.source} has no rows to replay")
     from_us, until_us = int(time_us.min()), int(time_us.max()) + 1
     found = compare_with_offline(
         spec,
@@ -154,10 +154,10 @@ def compare_with_offline(
             if spec.entities and len(refused) and temporary:
                 name = history.transaction_id[refused[0]].decode(errors="replace")
                 problem = f"the store refused transaction {name!r}: one of its ids has "
-                problem += "more purchases at one instant than the entity's cap"
+                problem += f"more {spec.rows_noun} at one instant than its entity's cap"
                 raise InputError("history", problem)
             if spec.entities and len(refused):
-                problem = "has these purchases, or newer ones, already: "
+                problem = f"has these {spec.rows_noun}, or newer ones, already: "
                 raise InputError("store", problem + "name an empty store")
             served = vectors.features.view(np.uint32)
             differs = (served != offline[rows]).any(axis=1)

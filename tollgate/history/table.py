@@ -13,6 +13,8 @@ from tollgate.features.spec.feature_spec import FeatureSpec
 if TYPE_CHECKING:
     import polars as pl
 
+_SEPARATORS = (",", ";", "\t", "|")
+
 
 def read_table(path: Path) -> pl.DataFrame:
     """
@@ -27,7 +29,7 @@ def read_table(path: Path) -> pl.DataFrame:
     read_lines = partial(pl.read_ndjson, infer_schema_length=None)
     readers: dict[str, Callable[[Path], pl.DataFrame]] = {
         ".parquet": pl.read_parquet,
-        ".csv": partial(pl.read_csv, infer_schema=False),
+        ".csv": _read_csv,
         ".jsonl": read_lines,
         ".ndjson": read_lines,
     }
@@ -44,6 +46,19 @@ def read_table(path: Path) -> pl.DataFrame:
         raise InputError(path, f"cannot be read: {exc.strerror or exc}") from exc
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as exc:
         raise InputError(path, f"cannot be read: {str(exc).splitlines()[0]}") from exc
+
+
+def csv_separator(head: str) -> str:
+    """Return what parts the columns of a CSV: comma, semicolon, tab or bar."""
+    return max(_SEPARATORS, key=head.count)
+
+
+def _read_csv(path: Path) -> pl.DataFrame:
+    import polars as pl
+
+    with open(path, "rb") as file:
+        head = file.readline().decode(errors="replace")
+    return pl.read_csv(path, infer_schema=False, separator=csv_separator(head))
 
 
 def rename_aliases(frame: pl.DataFrame, spec: FeatureSpec) -> pl.DataFrame:

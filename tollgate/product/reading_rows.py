@@ -414,8 +414,8 @@ def missing_notes(column: pl.Series, values: pl.Series, *, rows: I64) -> list[st
         return []
     row = int(lost.arg_max() or 0)
     return [
-        f"{column.name}: {int(lost.sum()):,} cells are no number of its range, such as "
-        f"{column[row]!r:.40} in row {rows[row] + 1}: they count as missing"
+        f"{column.name}: {int(lost.sum()):,} cells are no numbers in its range, such "
+        f"as {column[row]!r:.40} in row {rows[row] + 1}: they count as missing"
     ]
 
 

@@ -20,7 +20,7 @@ from tollgate.product.reading_rows import (
     usable_rows,
 )
 from tollgate.product.sensors import choose_sensors
-from tollgate.product.table_reading import read_table, require_column
+from tollgate.product.table_reading import as_numbers, read_table, require_column
 from tollgate.schema import EVENT_TIME, TRANSACTION_ID
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # Of 64 characters: leaves room for a number, and for `_longest_short_shift`.
 _LONGEST_NAME = 41
 _KEY = "machine"  # of a table without a column of machines
+_FEW_WORDS = 0.1  # different texts, as a share of the rows, that may be machines
 
 
 class ReadingChoices(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +103,7 @@ def read_readings(choices: ReadingChoices) -> ReadingTable:
     columns = ReadingColumns(time=choices.time, machine=choices.machine, id=choices.id)
     found = usable_rows(table, columns)
     if choices.machine is None:
+        _require_one_machine(table, choices)
         notes.append(
             f"no column names the machine: all readings are of one, {ONLY_MACHINE!r}, "
             f"and requests name it as {_KEY}"
@@ -177,6 +179,25 @@ def require_enough(table: ReadingTable, *, source: Path) -> None:
         f"values are rare. About {needed:,} readings in all are enough"
     )
     raise InputError(source, problem)
+
+
+def _require_one_machine(table: pl.DataFrame, choices: ReadingChoices) -> None:
+    """Refuse a table with a column that may name machines, if none is named."""
+    taken = {choices.time, choices.id, *choices.drop}
+    found = []
+    for name in table.columns:
+        column = table[name]
+        if name in taken or column.dtype.is_nested() or not as_numbers(column).texts:
+            continue
+        words = column.drop_nulls()
+        if 1 < words.n_unique() <= _FEW_WORDS * len(words):
+            found.append(name)
+    if found:
+        problem = (
+            f"{', '.join(found)} may have the ids of machines: name the column of the "
+            "machines, or leave these out with --drop if there is only one machine"
+        )
+        raise ArgumentError("entity", problem)
 
 
 def _require_free_names(choices: ReadingChoices) -> None:

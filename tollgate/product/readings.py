@@ -45,7 +45,14 @@ from tollgate.history import History, history_of
 from tollgate.pipeline import ProgressBar, no_progress_bar, publish_and_release
 from tollgate.policy import POLICY_FILE
 from tollgate.product.creation import ServingTrial, check_staged, run_serving_trial
-from tollgate.product.files import ASK_FILE, all_texts, ask_text, slo_text, step_names
+from tollgate.product.files import (
+    ASK_FILE,
+    SCRIPT_FILE,
+    all_texts,
+    ask_text,
+    slo_text,
+    step_names,
+)
 from tollgate.product.placement import place, require_free
 from tollgate.product.reading_rows import training_rows
 from tollgate.product.reading_table import (
@@ -120,8 +127,9 @@ def create_readings(
     table = read_readings(choices)
     sensors = ", ".join(table.sensors)
     report("columns classified", f"{len(table.sensors)} sensors: {sensors}")
-    for source, reason in table.excluded.items():
-        report("left out", f"{source}: {reason}")
+    for reason in dict.fromkeys(table.excluded.values()):
+        columns = [name for name, why in table.excluded.items() if why == reason]
+        report("left out", f"{', '.join(columns)}: {reason}")
     for note in table.notes:
         report("note", note)
     require_enough(table, source=choices.table)
@@ -185,7 +193,13 @@ def _create(
         f"{days:.1f} machine-days after them",
     )
     _write_texts(
-        staged, spec, table, features=features, rule=rule, vectors=vectors[trained]
+        staged,
+        spec,
+        table,
+        features=features,
+        rule=rule,
+        vectors=vectors[trained],
+        source=choices.table,
     )
     release = _publish(staged, choices, detector=detector, sample=vectors[~trained])
     report("converted, proven, published", f"release {release}")
@@ -296,8 +310,9 @@ def _write_texts(
     features: ReadingFeatures,
     rule: AlarmRule,
     vectors: F32,
+    source: Path,
 ) -> None:
-    """Write configurations, steps, policy.yaml and slo.yaml."""
+    """Write configurations, steps, policy.yaml, slo.yaml and train.py."""
     product = spec.product
     texts = {
         **all_texts(spec, wide=False, outcomes=OUTCOMES),
@@ -305,6 +320,10 @@ def _write_texts(
             spec, table, features=features, rule=rule, vectors=vectors
         ),
         f"{product}/{SLO_FILE}": slo_text(product, objective_ms=_LATENCY_OBJECTIVE_MS),
+        f"{product}/{SCRIPT_FILE}": render(
+            "tollgate/product/templates/reading_train.py.j2",
+            {"product": product, "script": SCRIPT_FILE, "table": str(source.resolve())},
+        ),
     }
     for name, text in texts.items():
         path = staged / name

@@ -91,7 +91,7 @@ def choose_sensors(
     if len(values) > MOST_SENSORS:
         taken = _different(values, first=[name for name in values if name in keep])
         for name in values.keys() - set(taken):
-            excluded[name] = "says least that the other sensors do not say"
+            excluded[name] = "repeats other columns most"
         notes.append(
             f"{MOST_SENSORS} of {len(values)} columns of numbers are sensors, as many "
             "as the store holds of a machine: those that repeat each other least; "

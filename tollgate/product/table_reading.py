@@ -18,6 +18,7 @@ from tollgate.features.spec.spec_document import (
     MAX_SCALED,
     MAX_TEXT_BYTES,
 )
+from tollgate.history.table import csv_separator
 from tollgate.product.choices import ProductChoices
 from tollgate.product.column_names import OWN_COLUMNS
 from tollgate.product.label import label_texts
@@ -27,7 +28,6 @@ from tollgate.schema import EVENT_TIME, MIN_EVENT_TIME_US, TRANSACTION_ID
 if TYPE_CHECKING:
     import polars as pl
 
-_SEPARATORS = (",", ";", "\t", "|")
 _SUFFIXES = (".parquet", ".csv", ".tsv", ".jsonl", ".ndjson")
 
 
@@ -93,7 +93,7 @@ def _read_csv(path: Path) -> LoadedTable:
         raise InputError(path, problem) from exc
     if not head:
         raise InputError(path, "holds no rows")
-    separator = max(_SEPARATORS, key=head.count)
+    separator = csv_separator(head)
     read = functools.partial(pl.read_csv, separator=separator, infer_schema=False)
     names = read(content, has_header=False, n_rows=1).row(0)
     if _are_numbers(names):

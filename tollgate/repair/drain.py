@@ -194,7 +194,8 @@ class SpoolDrain:
             file.flush()
             os.fsync(fd)
         sync_folder(self._folder)
-        log.warning("%d purchases of the spool are dead letters", len(refused))
+        noun = self._spec(segment.header).rows_noun
+        log.warning("%d %s of the spool are dead letters", len(refused), noun)
 
     def _pace(self, started_s: float, events: int) -> None:
         if self._rate_per_s:

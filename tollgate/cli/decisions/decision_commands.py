@@ -31,6 +31,7 @@ from tollgate.schema import (
     EVENT_TIME,
     MAX_BATCH_ROWS,
     REASON_SEPARATOR,
+    TRANSACTION_ID,
     Degraded,
 )
 from tollgate.suggestions import suggest
@@ -98,7 +99,8 @@ def score(
     file: Annotated[
         Path,
         typer.Argument(
-            help="Purchases: Parquet, CSV or JSON lines; - reads standard input."
+            help="Purchases or readings: Parquet, CSV or JSON lines; - reads standard "
+            "input."
         ),
     ],
     out: Annotated[
@@ -190,7 +192,7 @@ def score(
         ),
     ] = False,
 ) -> None:
-    """Decide the purchases of a file: Parquet, CSV or JSON lines in, the same out."""
+    """Decide the rows of a file: Parquet, CSV or JSON lines in, the same out."""
     from tollgate.history import rename_aliases
     from tollgate.history.request_columns import field_columns, wire_fields
     from tollgate.repository.releases.served_versions import served_spec
@@ -209,6 +211,8 @@ def score(
     with open_for_reading(chosen) as models:
         spec = served_spec(models, product=chosen.product)
         frame = rename_aliases(_read(file, format or "jsonl"), spec)
+        if spec.rows_noun == "readings":
+            frame = _as_readings(frame, spec)
         for name in spec.columns:
             if name not in frame.columns:
                 found = ", ".join(frame.columns)
@@ -258,7 +262,7 @@ def score(
         decided = None if out else _decided(frame, answers).to_dicts()
         console.print_json({"summary": summary, "rows": decided})
     if out or not as_json:
-        _write(frame, answers, out=out, kind=kind)
+        _write(frame, answers, out=out, kind=kind, noun=spec.rows_noun)
     _say(summary)
     failed = summary["failed"]
     if fail_on_error and failed:
@@ -446,6 +450,26 @@ def _read(file: Path, format: Format) -> pl.DataFrame:
         raise InputError("standard input", problem) from exc
 
 
+def _as_readings(frame: pl.DataFrame, spec: FeatureSpec) -> pl.DataFrame:
+    """Read times of any form; make ids of machine and time if there are none."""
+    import polars as pl
+
+    from tollgate.history import reading_ids
+    from tollgate.product.table_reading import as_times_us
+
+    machine = spec.entities[0].key
+    if not {machine, EVENT_TIME} <= set(frame.columns):
+        return frame
+    times = as_times_us(frame[EVENT_TIME])
+    if times.null_count() == frame[EVENT_TIME].null_count():
+        frame = frame.with_columns(times.alias(EVENT_TIME))
+    if TRANSACTION_ID in frame.columns:
+        return frame
+    # A row that lacks one of them has an error of its own.
+    machines = frame[machine].cast(pl.String).fill_null("")
+    return frame.with_columns(reading_ids(machines, times.fill_null(0)))
+
+
 def _columns(
     frame: pl.DataFrame, names: tuple[str, ...], *, source: Path
 ) -> tuple[dict[str, list[Any]], list[str]]:
@@ -537,12 +561,13 @@ def _write(
     *,
     out: Path | None,
     kind: str,
+    noun: str,
 ) -> None:
     from tollgate.repository.atomic import replace_file
 
     decided = _decided(frame, answers)
     if kind == "table":
-        console.out.print(_table(decided))
+        console.out.print(_table(decided, noun))
         return
     target = io.BytesIO()
     if kind == "parquet":
@@ -557,10 +582,10 @@ def _write(
         sys.stdout.buffer.write(target.getvalue())
 
 
-def _table(decided: pl.DataFrame) -> Table:
+def _table(decided: pl.DataFrame, noun: str) -> Table:
     known = [name for name in ("transaction_id", AMOUNT) if name in decided.columns]
     shown = (*known, *_ANSWER[:-1])
-    title = f"{len(decided):,} purchases"
+    title = f"{len(decided):,} {noun}"
     if len(decided) > _SHOWN_ROWS:
         title += f", the first {_SHOWN_ROWS}; --out FILE writes them all"
     table = Table(title=title)

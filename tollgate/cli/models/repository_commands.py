@@ -222,7 +222,7 @@ def _replay(options: SourceOptions, spec: FeatureSpec, *, rows: Path) -> int | N
     assert options.history is not None
     history = read_history(options.history, spec=spec)
     if not len(history):
-        raise InputError(options.history, "holds no purchases")
+        raise InputError(options.history, f"holds no {spec.rows_noun}")
     known = tables.read_tables(list(options.tables), spec)
     taken = {one.name: values for one, values in known}
     vectors = build(spec, history, tables=taken)[newest_rows(history)]

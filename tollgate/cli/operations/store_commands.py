@@ -543,15 +543,17 @@ def _histories(
         with console.progress("materializing") as advance:
             done = run(spec, rows, store, rate_per_s=rate, progress=advance)
         taken_s = time.monotonic() - started_s
-        print_line(f"{rows.source}: {_counts_text(done)}, in {taken_s:.1f} s")
+        print_line(
+            f"{rows.source}: {_counts_text(done, spec.rows_noun)}, in {taken_s:.1f} s"
+        )
         found[rows.source] = done
         newest_us = max(newest_us, int(rows.event_time_us.max(initial=0)))
     return found, newest_us
 
 
-def _counts_text(done: MaterializeCounts) -> str:
+def _counts_text(done: MaterializeCounts, noun: str) -> str:
     parts = [
-        f"{done.history:,} purchases, {done.out_of_reach:,} out of reach of any window",
+        f"{done.history:,} {noun}, {done.out_of_reach:,} out of reach of any window",
         f"{done.done_before:,} done before",
         f"{done.sent:,} sent with {done.labels:,} labels",
         f"{done.applied:,} applied",
@@ -567,7 +569,7 @@ def _counts_text(done: MaterializeCounts) -> str:
     text = ", ".join(parts)
     if done.full:
         text += f"; {done.full:,} ids have more than their entity's cap: "
-        text += f"{done.over_cap:,} of their purchases are not stored (WINDOW_OVERFLOW)"
+        text += f"{done.over_cap:,} of their {noun} are not stored (WINDOW_OVERFLOW)"
     return text
 
 

@@ -355,12 +355,17 @@ def _new_readings(
         report=steps.report,
         progress_bar=console.progress,
     )
-    rule, days = made.rule, max(made.machine_days, 1e-9)
-    console.result(
+    rule, days = made.rule, made.machine_days
+    text = (
         f"created {choices.product}: a score of {rule.watch:g} is watched, one of "
-        f"{rule.alarm:g} alarms; {made.alarms} alarms in {made.machine_days:.1f} "
-        f"machine-days that it was not trained on, {made.alarms / days:.2f} a day"
+        f"{rule.alarm:g} alarms; {made.alarms} alarms in "
     )
+    if days >= 1:
+        text += f"{days:.1f} machine-days that it was not trained on, "
+        text += f"{made.alarms / days:.2f} a day"
+    else:
+        text += f"{24 * days:.2g} machine-hours that it was not trained on"
+    console.result(text)
     console.out.print(
         f"serve it: tollgate up --product {choices.product}; judge it, once faults are "
         f"known: tollgate evaluate READINGS --product {choices.product} "

@@ -20,22 +20,22 @@ _CALENDAR = {
     "night": "1 from 0:00 to 6:59, else 0; UTC",
 }
 _WORDS = {
-    "count": "number of purchases",
-    "flagged": "number of purchases known as fraud",
-    "share": "purchases known as fraud / purchases",
+    "count": "number of {rows}",
+    "flagged": "number of {rows} known as fraud",
+    "share": "{rows} known as fraud / {rows}",
     "sum": "sum of {of}",
     "mean": "mean of {of}",
     "min": "smallest {of}",
     "max": "largest {of}",
-    "last": "{of} of the {nth}newest purchase before this one",
-    "change": "{of} of the newest purchase before this one, minus the {nth}newest",
+    "last": "{of} of the {nth}newest {row} before this one",
+    "change": "{of} of the newest {row} before this one, minus the {nth}newest",
     "distinct": "number of different values of {of}",
     "approx_distinct": "number of different values of {of}, about",
     "std": "standard deviation of {of}",
     "slope": "trend of {of} per hour, by least squares",
     "ewm": "mean of {of}, weighted by half for each {half_life} of age",
-    "sessions": "number of sessions: purchases more than {gap} after the one before",
-    "time_since_last": "seconds since the newest purchase before this one",
+    "sessions": "number of sessions: {rows} more than {gap} after the one before",
+    "time_since_last": "seconds since the newest {row} before this one",
 }
 
 
@@ -52,6 +52,8 @@ def feature_text(feature: Feature, spec: FeatureSpec) -> str:
     if feature.aggregate is not None:
         entity = spec.entities[feature.entity]
         what = _WORDS[feature.aggregate].format(
+            rows=spec.rows_noun,
+            row=spec.rows_noun.removesuffix("s"),
             of=feature.of or AMOUNT,
             nth=f"{_ordinal(feature.nth)} " * bool(feature.nth),
             half_life=duration_text(feature.half_life_us),
