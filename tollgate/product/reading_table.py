@@ -195,7 +195,7 @@ def _require_one_machine(table: pl.DataFrame, choices: ReadingChoices) -> None:
     if found:
         problem = (
             f"{', '.join(found)} may have the ids of machines: name the column of the "
-            "machines, or leave these out with --drop if there is only one machine"
+            "machines, or leave these out with `drop` if there is only one machine"
         )
         raise ArgumentError("entity", problem)
 

@@ -95,7 +95,7 @@ def choose_sensors(
         notes.append(
             f"{MOST_SENSORS} of {len(values)} columns of numbers are sensors, as many "
             "as the store holds of a machine: those that repeat each other least; "
-            "--keep names others, --drop leaves some out"
+            "`keep` chooses others, `drop` leaves some out"
         )
         values = {name: one for name, one in values.items() if name in taken}
         ranges = {name: ranges[name] for name in values}
@@ -137,8 +137,8 @@ def _label_reason(values: pl.Series) -> str | None:
         return None
     shown = ", ".join(f"{one:g}" for one in known.to_list())
     return (
-        f"looks like a label, not a sensor: it is {shown}; --keep {values.name} makes "
-        "it a sensor"
+        f"looks like a label, not a sensor: it is {shown}; choose it with `keep` to "
+        "make it a sensor"
     )
 
 

@@ -116,6 +116,46 @@ def test_readings_without_ids_are_numbered(
     assert again == judged
 
 
+def test_without_faults_every_alarm_is_false(
+    folder: Path, plant: Plant, judged: ReadingQuality
+) -> None:
+    """A table with columns and no rows says that no fault is known."""
+    faults_frame(plant)[:0].write_csv(folder / "none.csv")
+    found = judge_readings(
+        folder / "readings.parquet",
+        folder / "none.csv",
+        repository=folder / "models",
+        product="plant",
+    )
+    own, counted = found.comparisons[0].quality, judged.comparisons[0].quality
+    assert own is not None
+    assert counted is not None
+    assert (found.faults, own.windows, own.detected) == (0, 0, 0)
+    assert own.false_alarms >= counted.false_alarms + counted.detected
+    assert "no fault is known: every alarm counts as false" in found.notes
+
+
+def test_bad_cells_and_rows_do_not_refuse_the_table(
+    folder: Path, plant: Plant, judged: ReadingQuality
+) -> None:
+    """They are counted and named: a text, infinity, one out of range, wrong clocks."""
+    texts = plant.readings["temperature"].cast(pl.String)
+    texts = texts.scatter([4, 5, 6], ["ERR", "inf", "1e9"])
+    times = plant.readings["event_time"].dt.strftime("%Y-%m-%d %H:%M:%S")
+    times = times.scatter([10, 11], ["1970-01-01 00:00:00", "2099-12-31 00:00:00"])
+    path = folder / "bad_cells.csv"
+    plant.readings.with_columns(temperature=texts, event_time=times).write_csv(path)
+    found = judge_readings(
+        path, folder / "faults.csv", repository=folder / "models", product="plant"
+    )
+    assert found.readings == judged.readings - 2
+    notes = "\n".join(found.notes)
+    assert "temperature: 3 cells are no numbers in its range, such as 'ERR'" in notes
+    assert "1970-01-01 00:00:00 in row 11" in notes
+    assert "row 12 of M" in notes
+    assert "2099-12-31" in notes
+
+
 def test_simpler_detectors_stand_beside_it(judged: ReadingQuality) -> None:
     """The 3-sigma rule, a windowed Gaussian, a forest of single readings."""
     names = [one.detector for one in judged.comparisons]
