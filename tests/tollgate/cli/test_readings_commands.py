@@ -119,8 +119,10 @@ def test_results_speak_of_readings(folder: Path, store_url: str) -> None:
     assert "6,912 readings" in printed
     assert "purchase" not in printed
     spec = "model_repository/plant_features/1/features.yaml"
-    _, printed = run("features", "show", "readings", "--spec", spec)
-    assert "number of readings, of the unit" in " ".join(printed.split())
+    _, printed = run("features", "show", "readings", "--spec", spec, "--json")
+    (shown,) = json.loads(printed)
+    assert shown["definition"] == "number of readings, of the unit"
+    assert shown["state"][0].startswith("unit: at least 8 readings of 72 bytes")
 
 
 def test_evaluation_needs_faults_and_no_labels(folder: Path) -> None:

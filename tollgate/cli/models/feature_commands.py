@@ -306,7 +306,8 @@ def catalogue(
             "default": None if always_there(one) else one.default,
             "essential": one.essential,
             "state": [
-                state_text(spec.entities[at]) for at in needed_entities(one, spec)
+                state_text(spec.entities[at], spec.rows_noun)
+                for at in needed_entities(one, spec)
             ],
             "releases": [
                 release

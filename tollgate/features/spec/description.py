@@ -129,21 +129,28 @@ def _rounding_text(entity: Entity, window: int) -> str:
     return text + f", end to {duration_text(entity.edge_us)}" * bool(entity.delay_us)
 
 
-def state_text(entity: Entity) -> str:
-    """Describe the data stored of an entity for each purchase, and its retention."""
+def state_text(entity: Entity, noun: str = "purchases") -> str:
+    """
+    Describe the data stored of an entity for each row, and its retention.
+
+    Args:
+        entity: The entity.
+        noun: Word for the product's rows.
+    """
     size = ENTRY.itemsize + COLUMN_BYTES * len(entity.columns)
     extra = f" ({', '.join(entity.columns)})" if entity.columns else ""
     retention = duration_text(entity.horizon_us)
     if entity.tiles:
         least = "at least " if entity.most_bytes else ""
         return (
-            f"{entity.name}: {least}{entity.cap} purchases of {size} bytes{extra} "
+            f"{entity.name}: {least}{entity.cap} {noun} of {size} bytes{extra} "
             f"and up to {entity.tiles.most_tiles} tiles of "
             f"{entity.tiles.record_bytes}, at most "
             f"{entity.value_bytes:,} bytes, for {retention}"
         )
     hop = "; hop: auto, which a history decides" if entity.auto else ""
-    return f"{entity.name}: {size} bytes a purchase{extra}, for {retention}{hop}"
+    row = noun.removesuffix("s")
+    return f"{entity.name}: {size} bytes a {row}{extra}, for {retention}{hop}"
 
 
 def _hop_text(entity: Entity) -> str:
