@@ -110,8 +110,12 @@ def policy_rule(policy: Policy, product: str) -> AlarmRule:
     Return thresholds and hysteresis of a policy.
 
     Raises:
-        InputError: It has no hysteresis: it is no product of readings.
+        InputError: It has no hysteresis: it is no product of readings; or its score is
+            no probability.
     """
+    if policy.score.number:
+        problem = "its score is a number; only alarms by a probability are judged"
+        raise InputError(product, problem, where="score")
     found = policy.hysteresis
     if found is None:
         problem = "has no hysteresis in its policy: it is no product of readings"
