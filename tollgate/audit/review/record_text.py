@@ -41,8 +41,8 @@ DEGRADED_TEXTS = {
     "their declared defaults.",
     Degraded.LAST_KNOWN_VECTOR: "The store gave no answer in time: some features come "
     "from the last known values.",
-    Degraded.COLD_START: "A customer or a terminal was never seen before.",
-    Degraded.EVENT_TOO_LATE: "The purchase was older than the stored events: it was "
+    Degraded.COLD_START: "One of the row's ids was never seen before.",
+    Degraded.EVENT_TOO_LATE: "The row was older than the stored events: it was "
     "scored and not applied, or the store no longer has its windows as of its time.",
     Degraded.WINDOW_OVERFLOW: "More events happened than the store holds: windows "
     "are too small.",

@@ -347,11 +347,13 @@ def _decide_served(
         tls=tls,
         token=token,
     ) as client:
-        size = _request_rows(columns, spec)
-        # Requests with many rows of one id must not overtake each other.
-        in_flight = _IN_FLIGHT if size == MAX_BATCH_ROWS else 1
+        # A request that overtakes another one makes readings of its machines late.
+        in_flight = 1 if spec.rows_noun == "readings" else _IN_FLIGHT
         for answer in client.decide_many(
-            columns, batch_rows=size, in_flight=in_flight, dry_run=dry_run
+            columns,
+            batch_rows=_request_rows(columns, spec),
+            in_flight=in_flight,
+            dry_run=dry_run,
         ):
             codes = [REASON_SEPARATOR.join(one) for one in answer.reason_codes]
             yield {
@@ -451,16 +453,25 @@ def _read(file: Path, format: Format) -> pl.DataFrame:
 
 
 def _as_readings(frame: pl.DataFrame, spec: FeatureSpec) -> pl.DataFrame:
-    """Read times of any form; make ids of machine and time if there are none."""
+    """
+    Read times of any form, and add the columns that a table of readings may lack.
+
+    Ids are made of machine and time; without machines, all readings are of one.
+    """
     import polars as pl
 
     from tollgate.history import reading_ids
+    from tollgate.product.reading_rows import ONLY_MACHINE
     from tollgate.product.table_reading import as_times_us
 
     machine = spec.entities[0].key
-    if not {machine, EVENT_TIME} <= set(frame.columns):
+    if EVENT_TIME not in frame.columns:
         return frame
     times = as_times_us(frame[EVENT_TIME])
+    if machine not in frame.columns:
+        if times.drop_nulls().is_duplicated().any():
+            return frame  # readings of several machines
+        frame = frame.with_columns(pl.lit(ONLY_MACHINE).alias(machine))
     if times.null_count() == frame[EVENT_TIME].null_count():
         frame = frame.with_columns(times.alias(EVENT_TIME))
     if TRANSACTION_ID in frame.columns:
