@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.tollgate-ready
-EXTRAS := server,load,baseline,stream,fleet,traces,dev
+EXTRAS := server,load,baseline,door,stream,fleet,traces,dev
 
 # The distributions, and the folders that setuptools leaves where it builds them.
 PARTS := . ./clients/python ./converters

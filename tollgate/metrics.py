@@ -25,6 +25,7 @@ Page = Literal[
     "challenger",
     "monitor",
     "gateway",
+    "door",
 ]
 
 

@@ -21,6 +21,7 @@ from tollgate.cli.models import policy_commands as policy
 from tollgate.cli.models import repository_commands as repository
 from tollgate.cli.operations import alarm_commands as alarms
 from tollgate.cli.operations import challenger_commands as challenger
+from tollgate.cli.operations import door_command as door
 from tollgate.cli.operations import gateway_commands as gateway
 from tollgate.cli.operations import latency_commands as latency
 from tollgate.cli.operations import observability_commands as observability
@@ -290,6 +291,7 @@ _command("gateway key", gateway.key, "shop --api-keys callers.keys")
 _command(
     "gateway certificates", gateway.certificates, "certs --host localhost --caller shop"
 )
+_command("door", door.door, "--port 8080 --api-keys callers.keys", panel=_OPERATORS)
 _group(
     "lists",
     _OPERATORS,

@@ -114,6 +114,21 @@ class Lane:
         finally:
             alarm.cancel()
 
+    async def decide_each(
+        self, purchases: Sequence[Purchase], call: Call
+    ) -> list[Outcome]:
+        """Wait for the outcomes of several rows of one caller, in their order."""
+        rows = [Waiting(one, call, self._loop.create_future()) for one in purchases]
+        alarm = self._loop.call_at(call.deadline_at_s, self._give_up, *rows)
+        now_s = self._loop.time()
+        for row in rows:
+            self._waiting.append(row)
+            self._plan(row, now_s=now_s)
+        try:
+            return await asyncio.gather(*(row.answer for row in rows))
+        finally:
+            alarm.cancel()
+
     async def close(self) -> None:
         """Send the pending rows and wait for the requests in flight."""
         self._flush()
@@ -177,9 +192,10 @@ class Lane:
             # Run after the callers that just got an outcome, who may send another row.
             self._schedule(0.0, now_s=self._loop.time())
 
-    def _give_up(self, row: Waiting) -> None:
-        if not row.answer.done():
-            row.answer.set_result(self._late(row.purchase))
+    def _give_up(self, *rows: Waiting) -> None:
+        for row in rows:
+            if not row.answer.done():
+                row.answer.set_result(self._late(row.purchase))
 
 
 COALESCING = Coalescing()
@@ -269,6 +285,37 @@ class AsyncDecisionClient:
             if isinstance(outcome, InvalidRequest):
                 raise outcome
             return outcome
+
+    async def decide_each(
+        self,
+        purchases: Sequence[Mapping[str, object]],
+        *,
+        dry_run: bool = False,
+        deadline_s: float | None = None,
+        traceparent: str = "",
+    ) -> list[Outcome]:
+        """
+        Decide any number of purchases, each as a call of `decide` would.
+
+        They share requests with each other and with concurrent calls. An invalid row is
+        returned as its error, in its place, and affects no other row.
+        """
+        state = self._state
+        call = state.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
+        with call.span or _NOTHING:
+            checked = [state.check(purchase) for purchase in purchases]
+            valid = valid_rows(checked)
+            outcomes: list[Outcome] = []
+            if not self._lanes:
+                for start in range(0, len(valid), MAX_BATCH_ROWS):
+                    part = valid[start : start + MAX_BATCH_ROWS]
+                    outcomes += await self._run(RequestAttempts(state, part, call=call))
+            elif valid:
+                outcomes = await self._lanes[dry_run].decide_each(valid, call)
+            answered = state.in_order(checked, outcomes, call)
+            if call.span is not None:
+                call.span.report(purchases, answered)
+            return answered
 
     async def decide_rows(
         self,

@@ -1,0 +1,1 @@
+"""Decisions over HTTP and JSON, for callers that do not speak gRPC."""

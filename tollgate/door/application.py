@@ -1,0 +1,530 @@
+"""
+The ASGI application: routes, bodies, headers and statuses.
+
+It needs no framework: ten routes, each with one method. A request is read to its end,
+decided with the rows of all other callers, and answered as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from tollgate import __version__
+from tollgate.door.admission import Admission
+from tollgate.door.answers import Outcomes, refused_row, row_answer, row_error
+from tollgate.door.callers import Callers
+from tollgate.door.deciders import Decider, Deciders
+from tollgate.door.door_metrics import DoorMetrics
+from tollgate.door.inference import metadata, read_inference, write_inference
+from tollgate.door.json_rows import JsonRows, read_rows
+from tollgate.door.openapi import openapi_document
+from tollgate.door.products import DoorProduct
+from tollgate.door.refusal import (
+    JSON,
+    PROBLEM_JSON,
+    Refusal,
+    RowError,
+    inference_error_body,
+    problem_body,
+)
+from tollgate.errors import trace_of
+from tollgate.schema import TRANSACTION_ID
+from tollgate_client import Decision, InvalidRequest
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_HEADER, KEY_HEADER = b"x-request-timeout-ms", b"idempotency-key"
+_BINARY_HEADER = b"inference-header-content-length"
+_MOST_TIMEOUT_MS = 60_000
+_V2 = "/v2"
+_MODELS = "/v2/models/"
+_TRUTH = {"true": True, "1": True, "false": False, "0": False}
+
+Scope = Mapping[str, Any]
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """
+    Bounds of what callers may ask for.
+
+    Attributes:
+        body_bytes: Largest body.
+        rows: Maximum number of rows in a request.
+        rows_in_flight: Maximum number of rows in flight, of all callers.
+        caller_rows_in_flight: The same, of one caller.
+        body_timeout_s: Longest time that a body may take to arrive, s.
+    """
+
+    body_bytes: int = 256 * 1024
+    rows: int = 256
+    rows_in_flight: int = 1024
+    caller_rows_in_flight: int = 768
+    body_timeout_s: float = 5.0
+
+
+class _Request(msgspec.Struct, frozen=True):
+    """A request after its headers."""
+
+    headers: dict[bytes, bytes]
+    query: bytes
+    receive: Receive
+    argument: str  # product in the path; empty for none
+
+
+class _Response(msgspec.Struct, frozen=True):
+    body: bytes
+    status: int = 200
+    media_type: str = JSON
+    headers: Mapping[str, str] = {}
+
+
+_Handler = Callable[[_Request], Awaitable[_Response]]
+
+
+class _Route(msgspec.Struct, frozen=True):
+    """A route: its name in metrics, its method, and what answers it."""
+
+    name: str
+    method: str
+    answer: _Handler
+
+
+class DoorApplication:
+    """
+    Answer HTTP requests of callers that speak JSON; an ASGI 3 application.
+
+    Args:
+        open_deciders: Called inside the event loop, before the first request.
+        started: Called inside the event loop once all is ready; starts what runs in the
+            background, and returns a function that ends it.
+    """
+
+    def __init__(
+        self,
+        open_deciders: Callable[[], Deciders],
+        *,
+        callers: Callers,
+        limits: Limits,
+        started: Callable[[DoorApplication], Callable[[], None]] | None = None,
+    ) -> None:
+        self._open_deciders = open_deciders
+        self._started = started
+        self._callers = callers
+        self._limits = limits
+        self._admission = Admission(
+            most_rows=limits.rows_in_flight,
+            most_of_caller=limits.caller_rows_in_flight,
+        )
+        self.deciders: Deciders | None = None
+        self.metrics = DoorMetrics(self._counters)
+        self.metrics.rows_in_flight.set_function(lambda: self._admission.rows)
+        self.metrics.row_limit.set(limits.rows_in_flight)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._routes = {
+            "/": _Route("index", "GET", self._index),
+            "/openapi.json": _Route("openapi", "GET", self._openapi),
+            "/decide": _Route("decide", "POST", self._decide),
+            _V2: _Route("v2", "GET", self._server_metadata),
+            "/v2/health/live": _Route("live", "GET", self._live),
+            "/v2/health/ready": _Route("ready", "GET", self._ready),
+        }
+        self._product = _Route("decide", "POST", self._decide)
+        self._models = {
+            "": _Route("model", "GET", self._model),
+            "/ready": _Route("model_ready", "GET", self._model_ready),
+            "/infer": _Route("infer", "POST", self._infer),
+        }
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request, or start and stop the application."""
+        if scope["type"] == "lifespan":
+            await self._live_through(receive, send)
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, send)
+
+    async def _live_through(self, receive: Receive, send: Send) -> None:
+        await receive()
+        self._loop = asyncio.get_running_loop()
+        self.deciders = self._open_deciders()
+        end = self._started(self) if self._started else None
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        if end is not None:
+            end()
+        await self.deciders.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    @property
+    def products(self) -> list[DoorProduct]:
+        """Return the products that are served, the first one first."""
+        return self.deciders.products if self.deciders is not None else []
+
+    def follow(self, product: DoorProduct) -> None:
+        """Serve a newer release of a product; any thread may call it."""
+        if self._loop is not None and self.deciders is not None:
+            self._loop.call_soon_threadsafe(self.deciders.follow, product)
+
+    def _counters(self) -> Mapping[str, Any]:
+        return self.deciders.counters() if self.deciders is not None else {}
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        started_s = loop.time()
+        path = scope["path"]
+        name = "other"
+        try:
+            route, argument = self._find(path)
+            name = route.name
+            if scope["method"] != route.method:
+                problem = f"{path} takes {route.method}, not {scope['method']:.20}"
+                raise Refusal(405, problem, headers={"allow": route.method})
+            response = await route.answer(
+                _Request(
+                    headers=dict(scope["headers"]),
+                    query=scope["query_string"],
+                    receive=receive,
+                    argument=argument,
+                )
+            )
+        except Refusal as refusal:
+            response = _refused(refusal, path)
+        except Exception as error:  # noqa: BLE001 - no caller waits for ever
+            # The message of an error may contain a customer's data.
+            log.error("a request failed: %s", trace_of(error))
+            response = _refused(Refusal(500, "the door failed; see its log"), path)
+        self.metrics.request(name, response.status, loop.time() - started_s)
+        await send(
+            {
+                "type": "http.response.start",
+                "status": response.status,
+                "headers": _headers(response),
+            }
+        )
+        await send({"type": "http.response.body", "body": response.body})
+
+    def _find(self, path: str) -> tuple[_Route, str]:
+        """
+        Find the route of a path, and the product in it.
+
+        Raises:
+            Refusal: There is none.
+        """
+        route = self._routes.get(path)
+        if route is not None:
+            return route, ""
+        if path.startswith("/decide/") and path.count("/") == 2:
+            return self._product, path[len("/decide/") :]
+        if path.startswith(_MODELS):
+            product, slash, rest = path[len(_MODELS) :].partition("/")
+            found = self._models.get(slash + rest)
+            if product and found is not None:
+                return found, product
+        raise Refusal(404, f"{path!r:.80} is no path; GET / lists them")
+
+    # Decisions.
+
+    async def _decide(self, request: _Request) -> _Response:
+        caller, decider = self._callers_product(request)
+        deadline_s = _timeout_s(request.headers)
+        dry_run = _dry_run(request.query)
+        held = self._admit(caller, 1)
+        try:
+            body = await self._read_body(request)
+            parsed = read_rows(body, most=self._limits.rows)
+            _take_idempotency_key(request.headers, parsed)
+            held += self._admit(caller, len(parsed.rows) - 1)
+            return await self._decide_rows(
+                decider,
+                parsed,
+                dry_run=dry_run,
+                deadline_s=deadline_s,
+                traceparent=_traceparent(request.headers),
+            )
+        finally:
+            self._admission.release(caller, held)
+
+    async def _decide_rows(
+        self,
+        decider: Decider,
+        parsed: JsonRows,
+        *,
+        dry_run: bool,
+        deadline_s: float | None,
+        traceparent: str,
+    ) -> _Response:
+        product = decider.product
+        good = [row for row in parsed.rows if not isinstance(row, str)]
+        outcomes = iter(
+            await decider.client.decide_each(
+                good, dry_run=dry_run, deadline_s=deadline_s, traceparent=traceparent
+            )
+        )
+        answers: list[object] = []
+        errors: list[RowError] = []
+        for index, row in enumerate(parsed.rows):
+            if isinstance(row, str):
+                outcome: Decision | InvalidRequest = InvalidRequest(row)
+            else:
+                outcome = next(outcomes)
+            if isinstance(outcome, InvalidRequest):
+                error = row_error(index, str(outcome), product)
+                errors.append(error)
+                answers.append(refused_row(row, error))
+                self.metrics.row(product.name, "refused")
+            else:
+                assert not isinstance(row, str)
+                answers.append(row_answer(row, outcome, product))
+                self.metrics.row(product.name, outcome.source)
+        if len(errors) == len(answers):
+            if parsed.alone:
+                detail = errors[0].message
+            else:
+                detail = f"all {len(errors)} rows are wrong; the first: "
+                detail += errors[0].message
+            raise Refusal(422, detail, rows=tuple(errors))
+        return _Response(_encode(answers[0] if parsed.alone else answers))
+
+    async def _infer(self, request: _Request) -> _Response:
+        caller, decider = self._callers_product(request)
+        timeout_s = _timeout_s(request.headers)
+        if _BINARY_HEADER in request.headers:
+            raise Refusal(400, "binary tensors are not supported; send JSON")
+        held = self._admit(caller, 1)
+        try:
+            body = await self._read_body(request)
+            wanted = read_inference(body, decider.product, most=self._limits.rows)
+            held += self._admit(caller, len(wanted.rows) - 1)
+            outcomes = await decider.client.decide_each(
+                wanted.rows,
+                dry_run=wanted.dry_run,
+                deadline_s=_shorter(wanted.deadline_s, timeout_s),
+                traceparent=_traceparent(request.headers),
+            )
+        finally:
+            self._admission.release(caller, held)
+        self._count_rows(decider, outcomes)
+        if all(isinstance(outcome, InvalidRequest) for outcome in outcomes):
+            lines = (f"row {row}: {one}" for row, one in enumerate(outcomes))
+            raise Refusal(400, "\n".join(lines))
+        return _Response(
+            _encode(write_inference(wanted, outcomes, product=decider.product))
+        )
+
+    def _count_rows(self, decider: Decider, outcomes: Outcomes) -> None:
+        for outcome in outcomes:
+            refused = isinstance(outcome, InvalidRequest)
+            source = "refused" if refused else outcome.source  # type: ignore[union-attr]
+            self.metrics.row(decider.product.name, source)
+
+    def _callers_product(self, request: _Request) -> tuple[str, Decider]:
+        """
+        Identify the caller, and find the product.
+
+        Raises:
+            Refusal: The key is wrong, or there is no such product.
+        """
+        caller = self._callers.identify(request.headers.get(b"authorization"))
+        assert self.deciders is not None
+        return caller, self.deciders.find(request.argument)
+
+    def _admit(self, caller: str, rows: int) -> int:
+        if rows:
+            self._admission.admit(caller, rows)
+        return rows
+
+    async def _read_body(self, request: _Request) -> bytes:
+        """
+        Read a JSON body.
+
+        Raises:
+            Refusal: It is no JSON by its type, too large, or too slow.
+        """
+        headers, most = request.headers, self._limits.body_bytes
+        media_type = headers.get(b"content-type", b"")
+        if media_type.partition(b";")[0].strip().lower() != JSON.encode():
+            shown = media_type.decode("latin-1")
+            raise Refusal(415, f"content-type is {shown!r:.80}, not {JSON}")
+        if headers.get(b"content-encoding", b"identity") != b"identity":
+            raise Refusal(415, "content-encoding is not supported; send plain JSON")
+        size = headers.get(b"content-length", b"0")
+        if size.isdigit() and int(size) > most:
+            raise Refusal(413, f"the body has {int(size)} bytes; {most} are allowed")
+        task = asyncio.current_task()
+        assert task is not None
+        late = False
+
+        def give_up() -> None:
+            nonlocal late
+            late = True
+            task.cancel()
+
+        alarm = asyncio.get_running_loop().call_later(
+            self._limits.body_timeout_s, give_up
+        )
+        try:
+            return await _body_of(request.receive, most=most)
+        except asyncio.CancelledError:
+            if not late:
+                raise
+            wait_s = self._limits.body_timeout_s
+            problem = f"the body did not arrive within {wait_s:g} s"
+            raise Refusal(408, problem, headers={"connection": "close"}) from None
+        finally:
+            alarm.cancel()
+
+    # Health and descriptions.
+
+    async def _live(self, request: _Request) -> _Response:
+        return _Response(_encode({"live": True}))
+
+    async def _ready(self, request: _Request) -> _Response:
+        return _Response(_encode({"ready": True}))
+
+    async def _index(self, request: _Request) -> _Response:
+        paths = sorted(openapi_document(self.products, limits=self._limits)["paths"])
+        return _Response(_encode({"name": "tollgate door", "paths": paths}))
+
+    async def _openapi(self, request: _Request) -> _Response:
+        document = openapi_document(self.products, limits=self._limits)
+        return _Response(_encode(document))
+
+    async def _server_metadata(self, request: _Request) -> _Response:
+        found = {"name": "tollgate-door", "version": __version__, "extensions": []}
+        return _Response(_encode(found))
+
+    async def _model(self, request: _Request) -> _Response:
+        _, decider = self._callers_product(request)
+        return _Response(_encode(metadata(decider.product)))
+
+    async def _model_ready(self, request: _Request) -> _Response:
+        _, decider = self._callers_product(request)
+        name = decider.product.name
+        if not await decider.server_ready():
+            raise Refusal(503, f"no server says that it serves {name}")
+        return _Response(_encode({"name": name, "ready": True}))
+
+
+async def _body_of(receive: Receive, *, most: int) -> bytes:
+    """
+    Collect the parts of a body.
+
+    Raises:
+        Refusal: It is too large, or its sender went away.
+    """
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refusal(400, "the caller went away")
+        part = message.get("body", b"")
+        size += len(part)
+        if size > most:
+            raise Refusal(413, f"the body has over {most} bytes, which are allowed")
+        if not message.get("more_body", False):
+            return b"".join([*parts, part]) if parts else bytes(part)
+        parts.append(part)
+
+
+def _timeout_s(headers: Mapping[bytes, bytes]) -> float | None:
+    """
+    Read the header with the caller's deadline; None without one.
+
+    Raises:
+        Refusal: It is not a number of milliseconds above 0, or over a minute.
+    """
+    value = headers.get(TIMEOUT_HEADER)
+    if value is None:
+        return None
+    try:
+        timeout_ms = float(value)
+    except ValueError:
+        timeout_ms = math.nan
+    if not 0 < timeout_ms <= _MOST_TIMEOUT_MS:
+        name, shown = TIMEOUT_HEADER.decode(), value.decode("latin-1")
+        problem = f"{name}: {shown!r:.40} is not a number above 0 and up to"
+        raise Refusal(400, f"{problem} {_MOST_TIMEOUT_MS}")
+    return timeout_ms / 1e3
+
+
+def _shorter(one_s: float | None, other_s: float | None) -> float | None:
+    found = [value for value in (one_s, other_s) if value is not None]
+    return min(found, default=None)
+
+
+def _dry_run(query: bytes) -> bool:
+    """
+    Read `?dry_run=true`.
+
+    Raises:
+        Refusal: Another parameter is there, or another value.
+    """
+    if not query:
+        return False
+    dry_run = False
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name != "dry_run":
+            raise Refusal(400, f"parameter {name!r:.40} is unknown; known is dry_run")
+        if value not in _TRUTH:
+            raise Refusal(400, f"dry_run: {value!r:.40} is not true or false")
+        dry_run = _TRUTH[value]
+    return dry_run
+
+
+def _traceparent(headers: Mapping[bytes, bytes]) -> str:
+    """Return the W3C trace context; the client drops a malformed one."""
+    return headers.get(b"traceparent", b"").decode("latin-1")
+
+
+def _take_idempotency_key(headers: Mapping[bytes, bytes], parsed: JsonRows) -> None:
+    """
+    Use the header Idempotency-Key as the transaction id of the only row.
+
+    Raises:
+        Refusal: There are several rows, or the row has another transaction id.
+    """
+    value = headers.get(KEY_HEADER)
+    if value is None:
+        return
+    key = value.decode("utf-8", "replace").strip().strip('"')
+    (row, *others) = parsed.rows
+    if others or not parsed.alone:
+        problem = "Idempotency-Key names one row: send the row alone, as an object"
+        raise Refusal(400, problem)
+    if isinstance(row, str):
+        return
+    found = row.setdefault(TRANSACTION_ID, key)
+    if found != key:
+        problem = f"Idempotency-Key: {key!r:.40} is not the row's transaction_id"
+        raise Refusal(422, f"{problem}, {found!r:.40}; they are the same")
+
+
+def _refused(refusal: Refusal, path: str) -> _Response:
+    in_v2 = path.startswith(_V2)
+    body = inference_error_body(refusal) if in_v2 else problem_body(refusal)
+    media_type = JSON if in_v2 else PROBLEM_JSON
+    return _Response(body, refusal.status, media_type, refusal.headers)
+
+
+def _headers(response: _Response) -> Sequence[tuple[bytes, bytes]]:
+    found = [
+        (b"content-type", response.media_type.encode()),
+        (b"content-length", str(len(response.body)).encode()),
+    ]
+    if response.headers:
+        found += [
+            (name.encode(), value.encode()) for name, value in response.headers.items()
+        ]
+    return found

@@ -1,0 +1,149 @@
+"""Hold each product with its client, and follow its active release."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+import grpc
+import msgspec
+
+from tollgate.door.products import DoorProduct
+from tollgate.door.refusal import Refusal
+from tollgate.suggestions import suggest
+from tollgate_client import AsyncDecisionClient, Fallback, Options, Tls
+from tollgate_client.telemetry import Counters
+
+log = logging.getLogger(__name__)
+
+_MODEL_READY = "/inference.GRPCInferenceService/ModelReady"
+_READY_TIMEOUT_S = 1.0
+
+
+class Upstream(msgspec.Struct, frozen=True):
+    """
+    The servers that decide, and how to reach them.
+
+    Attributes:
+        addresses: host:port of each, or one name behind which gRPC finds several.
+        deadline_s: Deadline of a request that names none.
+        tls: TLS settings; None for plain text.
+        token: API key of the door at a gateway; None for none.
+        fallbacks: Rule by product, for when no server answers.
+    """
+
+    addresses: Sequence[str]
+    deadline_s: float
+    tls: Tls | None = None
+    token: str | None = None
+    fallbacks: Mapping[str, Fallback] = {}
+
+
+class Decider:
+    """
+    A product and the client that has its rows decided.
+
+    Args:
+        product: The product as its release describes it.
+    """
+
+    def __init__(self, product: DoorProduct, upstream: Upstream) -> None:
+        self.product = product
+        self._upstream = upstream
+        self.client = AsyncDecisionClient(
+            upstream.addresses,
+            fallback=fallback_of(product, upstream),
+            options=Options(
+                product=product.name,
+                inputs=product.inputs,
+                fields=product.fields,
+                deadline_s=upstream.deadline_s,
+                tls=upstream.tls,
+                token=upstream.token,
+            ),
+        )
+
+    def follow(self, product: DoorProduct) -> Decider:
+        """Return the decider for a newer release: this one where its inputs fit."""
+        was = self.product
+        if (was.inputs, was.fields, was.outcomes) != (
+            product.inputs,
+            product.fields,
+            product.outcomes,
+        ):
+            return Decider(product, self._upstream)
+        self.product = product
+        return self
+
+    async def server_ready(self) -> bool:
+        """Return whether a server says that it serves the product."""
+        name = self.product.name.encode()
+        request = bytes((0x0A, len(name))) + name  # ModelReadyRequest.name
+        for address in self.client.addresses:
+            call = address.channel.unary_unary(_MODEL_READY)
+            try:
+                if await call(request, timeout=_READY_TIMEOUT_S):
+                    return True  # ModelReadyResponse.ready; false is not encoded
+            except grpc.RpcError:
+                continue
+        return False
+
+
+def fallback_of(product: DoorProduct, upstream: Upstream) -> Fallback:
+    """Return the rule of a product; without one it is the middle outcome."""
+    found = upstream.fallbacks.get(product.name)
+    if found is not None:
+        return found
+    return Fallback(otherwise=product.outcomes[1], outcomes=product.outcomes)
+
+
+class Deciders:
+    """
+    The deciders of all products; create and use it inside one event loop.
+
+    Args:
+        products: The products, at least one.
+    """
+
+    def __init__(self, products: Sequence[DoorProduct], upstream: Upstream) -> None:
+        self._by_name = {one.name: Decider(one, upstream) for one in products}
+        self._first = products[0].name
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def find(self, name: str) -> Decider:
+        """
+        Return the decider of a product; the first one for an empty name.
+
+        Raises:
+            Refusal: No such product.
+        """
+        found = self._by_name.get(name or self._first)
+        if found is None:
+            hint = suggest(name, list(self._by_name))
+            raise Refusal(404, f"{name!r:.80} is no product; {hint}")
+        return found
+
+    @property
+    def products(self) -> list[DoorProduct]:
+        """Return the products, in the order in which they were named."""
+        return [one.product for one in self._by_name.values()]
+
+    def counters(self) -> dict[str, Counters]:
+        """Return the counters of each product's client."""
+        return {name: one.client.counters for name, one in self._by_name.items()}
+
+    def follow(self, product: DoorProduct) -> None:
+        """Serve a newer release; requests of the older one are answered first."""
+        old = self._by_name[product.name]
+        new = self._by_name[product.name] = old.follow(product)
+        log.info("%s is served with release %s", product.name, product.release)
+        if new is not old:
+            task = asyncio.get_running_loop().create_task(old.client.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Answer the requests in flight, and close the connections."""
+        closing = [one.client.close() for one in self._by_name.values()]
+        await asyncio.gather(*closing, *self._closing)

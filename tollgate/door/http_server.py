@@ -1,0 +1,72 @@
+"""Serve the application with Granian: HTTP/1.1 and HTTP/2 on one port."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from granian import Granian
+from granian.constants import HTTPModes, Interfaces, Loops
+from granian.http import HTTP1Settings, HTTP2Settings
+from granian.log import LogLevels
+
+_HEADER_TIMEOUT_MS = 10_000
+_HEADER_BYTES = 16 * 1024
+_STREAMS = 128  # of one HTTP/2 connection
+_END_S = 15  # seconds in which requests in flight may end
+
+
+class Listening(msgspec.Struct, frozen=True):
+    """
+    Where the door listens.
+
+    Attributes:
+        connections: Maximum number of connections; others wait to be accepted.
+        tls_cert: Certificate with its chain, PEM; None for plain text.
+        tls_key: Private key of the certificate, PEM in PKCS#8.
+    """
+
+    host: str
+    port: int
+    connections: int
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+
+
+def serve(make_application: Callable[[], Any], listening: Listening) -> None:
+    """
+    Serve until SIGTERM or Ctrl-C; requests in flight are answered first.
+
+    The application runs in a process of its own, which is started again if it ends.
+
+    Args:
+        make_application: Makes the ASGI application, in that process.
+    """
+    server = Granian(
+        "door",
+        address=listening.host,
+        port=listening.port,
+        interface=Interfaces.ASGI,
+        loop=Loops.asyncio,
+        http=HTTPModes.auto,
+        websockets=False,
+        workers=1,
+        respawn_failed_workers=True,
+        workers_kill_timeout=_END_S,
+        backlog=1024,
+        backpressure=listening.connections,
+        http1_settings=HTTP1Settings(
+            header_read_timeout=_HEADER_TIMEOUT_MS, max_buffer_size=_HEADER_BYTES
+        ),
+        http2_settings=HTTP2Settings(
+            max_concurrent_streams=_STREAMS,
+            max_headers_size=_HEADER_BYTES,
+            keep_alive_interval=_HEADER_TIMEOUT_MS,
+        ),
+        log_level=LogLevels.warning,
+        ssl_cert=listening.tls_cert,
+        ssl_key=listening.tls_key,
+    )
+    server.serve(target_loader=lambda *_: make_application(), wrap_loader=False)
