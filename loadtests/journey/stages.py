@@ -8,13 +8,15 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from urllib.request import urlopen
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 from google.protobuf import text_format
+from prometheus_client.parser import text_string_to_metric_families
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from loadtests.baseline.environment import (
@@ -48,6 +50,7 @@ from tollgate.server.serving.embedded import Embedded, serve
 
 FORMS: dict[str, Form] = {"ensemble": "ensemble", "fused": "fused"}
 STAGES = ("naive", "standalone", "lean", "gathered", *FORMS)
+DOOR = "door"  # the fused form behind `tollgate door`; not among the default stages
 
 Say = Callable[[str], None]  # gets a line for each slow operation
 
@@ -57,13 +60,15 @@ class Stage(msgspec.Struct, frozen=True):
     A running service.
 
     Attributes:
-        name: One of STAGES; "fused:250" is fused with a queue delay of 250 µs.
+        name: One of STAGES, or DOOR; "fused:250" is fused with a queue delay of 250 µs.
         url: "host:port"; gRPC for the forms of the product, HTTP/1.1 for the others.
         pids: Processes of the service; their descendants belong to it too.
         store_pid: Process of its Redis.
         store_url: URL of its Redis.
         batches: Reads the rows and the batches that it worked on; 0 where unknown.
         require_alive: Raises ServerError when a process died.
+        batch_path: Path that takes several rows over HTTP.
+        without_server: Reads the rows that the door answered without its server.
     """
 
     name: str
@@ -73,6 +78,8 @@ class Stage(msgspec.Struct, frozen=True):
     store_url: str
     batches: Callable[[], tuple[int, int]]
     require_alive: Callable[[], None]
+    batch_path: str = "/decide/batch"
+    without_server: Callable[[], int] = lambda: 0
 
     @property
     def grpc(self) -> bool:
@@ -109,16 +116,21 @@ def run_stages(
                 no_socket = shutil.ignore_patterns("redis.sock")
                 shutil.copytree(known, state / "redis", ignore=no_socket)
             form, _, delay_us = name.partition(":")
-            if form in FORMS:
+            if form in FORMS or form == DOOR:
                 served = repository
                 if delay_us:
                     served = state / "models"
                     shutil.copytree(repository, served)
                     set_parameter(served / "fraud", "fused_queue_delay_us", delay_us)
                 server = stack.enter_context(
-                    serve(served, state=state, form=FORMS[form])
+                    serve(served, state=state, form=FORMS.get(form, "fused"))
                 )
-                stages[name] = _form(name, server)
+                stage = _form(name, server)
+                if form == DOOR:
+                    stage = stack.enter_context(
+                        _serve_door(stage, repository=served, folder=state)
+                    )
+                stages[name] = stage
             else:
                 redis = stack.enter_context(EmbeddedRedis(state))
                 if name in OWN_LAYOUT:
@@ -173,6 +185,70 @@ def _form(name: str, server: Embedded) -> Stage:
         batches=batches,
         require_alive=require_alive,
     )
+
+
+_TOLLGATE = "import sys; sys.path.remove(''); from tollgate.cli import main; main()"
+# Far beyond any answer: an answer by the fallback rule would cost the server nothing.
+_DOOR_DEADLINE_MS = 10_000
+_ROWS_METRIC = "tollgate_door_rows_total"
+
+
+@contextmanager
+def _serve_door(stage: Stage, *, repository: Path, folder: Path) -> Iterator[Stage]:
+    """
+    Serve `tollgate door` before a server until the context ends.
+
+    Raises:
+        ServerError: It does not start.
+    """
+    port, metrics_port = free_port(), free_port()
+    log = folder / "door.log"
+    command = [
+        *(sys.executable, "-c", _TOLLGATE, "door"),
+        *("--repository", str(repository), "--state", str(folder)),
+        *("--url", stage.url, "--port", str(port), "--metrics-port", str(metrics_port)),
+        *("--deadline-ms", str(_DOOR_DEADLINE_MS)),
+    ]
+    door = Child(command, name="door", env=dict(os.environ), log=log)
+
+    def require_alive() -> None:
+        stage.require_alive()
+        if not door.alive():
+            raise ServerError("door", f"died: {door.status()}")
+
+    def without_server() -> int:
+        url = f"http://127.0.0.1:{metrics_port}/metrics"
+        with urlopen(url, timeout=_GRACE_S) as page:
+            text = page.read().decode()
+        return sum(
+            int(sample.value)
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == _ROWS_METRIC and sample.labels["source"] != "model"
+        )
+
+    try:
+        _wait_ready(door, f"http://127.0.0.1:{port}/v2/health/ready", log)
+        yield msgspec.structs.replace(
+            stage,
+            url=f"127.0.0.1:{port}",
+            pids=(*stage.pids, door.pid),
+            require_alive=require_alive,
+            batch_path="/decide",
+            without_server=without_server,
+        )
+    finally:
+        door.stop(grace_s=_GRACE_S)
+
+
+def _wait_ready(child: Child, url: str, log: Path) -> None:
+    """Wait until a page answers."""
+    until_s = time.monotonic() + _START_S
+    while time.monotonic() < until_s and child.alive():
+        with suppress(OSError), urlopen(url, timeout=1.0):
+            return
+        time.sleep(0.05)
+    raise ServerError(child.name, "did not start", log=log.read_text()[-2000:])
 
 
 _START_S = 60.0

@@ -107,8 +107,9 @@ def run_turn(
     count = int(most * run_s)
     columns = plan.traffic.columns(first, count * scenario.rows)
     write = bodies_of if stage.grpc else json_bodies
-    path = "/decide" if scenario.rows == 1 else "/decide/batch"
+    path = "/decide" if scenario.rows == 1 else stage.batch_path
     before, worked = _used(stage), stage.batches()
+    before_without = stage.without_server()
     generated = run_h2load(
         plan.generator,
         in_flight(scenario, stage),
@@ -132,6 +133,11 @@ def run_turn(
         use=(before, after),
         batches=(worked, stage.batches()),
     )
+    if without := stage.without_server() - before_without:
+        failures = {**turn.failures, "a row answered without the server": without}
+        turn = msgspec.structs.replace(
+            turn, failed=sum(failures.values()), failures=failures
+        )
     return turn, first + generated.recorded.offered * scenario.rows
 
 

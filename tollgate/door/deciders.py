@@ -12,11 +12,21 @@ import msgspec
 from tollgate.door.products import DoorProduct
 from tollgate.door.refusal import Refusal
 from tollgate.suggestions import suggest
-from tollgate_client import AsyncDecisionClient, Fallback, Options, Tls
+from tollgate_client import (
+    AsyncDecisionClient,
+    Coalescing,
+    Fallback,
+    Options,
+    Tls,
+)
 from tollgate_client.telemetry import Counters
 
 log = logging.getLogger(__name__)
 
+# Requests of one row each cost a server several times as much as full ones, and at 64
+# callers half as many requests are sent as with the client's own millisecond. A row
+# that finds no request in flight never waits.
+COALESCING = Coalescing(wait_s=0.003)
 _MODEL_READY = "/inference.GRPCInferenceService/ModelReady"
 _READY_TIMEOUT_S = 1.0
 
@@ -62,6 +72,7 @@ class Decider:
                 tls=upstream.tls,
                 token=upstream.token,
             ),
+            coalescing=COALESCING,
         )
 
     def follow(self, product: DoorProduct) -> Decider:

@@ -47,7 +47,7 @@ def read_rows(body: bytes, *, most: int) -> JsonRows:
         Refusal: The body is not JSON, no row or list of rows, or has too many rows.
     """
     value = read_json(body)
-    if isinstance(value, dict):
+    if isinstance(value, (dict, RepeatedKey)):
         return JsonRows([_row(value)], alone=True)
     if not isinstance(value, list):
         kind = _JSON_KINDS.get(type(value), "a number")
@@ -167,7 +167,6 @@ _JSON_KINDS: Mapping[type, str] = {
     str: "a text",
     bool: "a truth value",
     type(None): "null",
-    RepeatedKey: "an object with a key twice",
 }
 
 

@@ -125,6 +125,8 @@ class Lane:
             self._waiting.append(row)
             self._plan(row, now_s=now_s)
         try:
+            if len(rows) == 1:
+                return [await rows[0].answer]
             return await asyncio.gather(*(row.answer for row in rows))
         finally:
             alarm.cancel()

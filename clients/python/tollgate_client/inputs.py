@@ -283,7 +283,7 @@ def _number_value(name: str, value: object) -> bytes:
         raise _bad_value(name, value, "is not a number")
     try:
         return _FP64.pack(value)
-    except OverflowError as error:
+    except (OverflowError, struct.error) as error:
         raise _bad_value(name, value, "is not a finite number") from error
 
 

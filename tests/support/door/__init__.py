@@ -1,0 +1,1 @@
+"""Call the door's application without a network."""
