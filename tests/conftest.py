@@ -29,6 +29,7 @@ SHARED = CHECKOUT.parent / "shared"
 
 # Programs that pip does not bring, and the packages of Debian and Ubuntu that do.
 PACKAGES = {
+    "curl": "curl",
     "envsubst": "gettext-base",
     "h2load": "nghttp2-client",
     "nghttp": "nghttp2-client",

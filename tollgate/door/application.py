@@ -8,7 +8,6 @@ decided with the rows of all other callers, and answered as a whole.
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -44,6 +43,7 @@ log = logging.getLogger(__name__)
 TIMEOUT_HEADER, KEY_HEADER = b"x-request-timeout-ms", b"idempotency-key"
 _BINARY_HEADER = b"inference-header-content-length"
 _MOST_TIMEOUT_MS = 60_000
+_MOST_DISCARDED = 16 * 2**20  # bytes of a body that is too large
 _V2 = "/v2"
 _MODELS = "/v2/models/"
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
@@ -160,9 +160,6 @@ class DoorApplication:
         self._loop = asyncio.get_running_loop()
         self.deciders = self._open_deciders()
         end = self._started(self) if self._started else None
-        # The garbage collector need not scan the objects of the start again.
-        gc.collect()
-        gc.freeze()
         await send({"type": "lifespan.startup.complete"})
         await receive()
         if end is not None:
@@ -364,8 +361,8 @@ class DoorApplication:
             raise Refusal(415, "content-encoding is not supported; send plain JSON")
         length = headers.get(b"content-length", b"")
         size = int(length) if length.isdigit() and len(length) < 20 else None
-        if size is not None and size > most:
-            raise Refusal(413, f"the body has {size} bytes; {most} are allowed")
+        if size is not None and size > _MOST_DISCARDED:
+            raise Refusal(413, _too_large(most))
         task = asyncio.current_task()
         assert task is not None
         late = False
@@ -439,11 +436,20 @@ async def _body_of(receive: Receive, *, size: int | None, most: int) -> bytes:
             raise Refusal(400, "the caller went away")
         part = message.get("body", b"")
         read += len(part)
+        ended = read == size or not message.get("more_body", False)
         if read > most:
-            raise Refusal(413, f"the body has over {most} bytes, which are allowed")
-        if read == size or not message.get("more_body", False):
+            # A caller that still writes would not read the refusal.
+            parts.clear()
+            if ended or read > _MOST_DISCARDED:
+                raise Refusal(413, _too_large(most))
+            continue
+        if ended:
             return b"".join([*parts, part]) if parts else bytes(part)
         parts.append(part)
+
+
+def _too_large(most: int) -> str:
+    return f"the body has over {most} bytes, which are allowed"
 
 
 def _timeout_s(headers: Mapping[bytes, bytes]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -208,6 +209,9 @@ def _application(
             pause_s=_REFRESH_S,
         )
         worker.start()
+        # The garbage collector need not scan the objects of the start again.
+        gc.collect()
+        gc.freeze()
 
         def end() -> None:
             worker.stop(_REFRESH_S)
