@@ -340,3 +340,55 @@ def test_wait_ready_names_who_is_away():
                 await client.wait_ready(0.2)
 
     asyncio.run(main())
+
+
+def test_rows_of_one_call_share_requests_with_others(echoing):
+    """An invalid row keeps its place; the others are decided in requests of 32."""
+    since = len(echoing.asked)
+    rows = [purchase(f"each-{number}", float(number)) for number in range(40)]
+    rows[3] = purchase("each-3", -1.0)
+
+    async def main(client):
+        alone = client.decide(purchase("each-alone", 512.0))
+        return await asyncio.gather(client.decide_each(rows), alone)
+
+    many, alone = run(main, echoing)
+    assert isinstance(many[3], InvalidRequest)
+    assert [one.score for at, one in enumerate(many) if at != 3] == [
+        number / 1024 for number in range(40) if number != 3
+    ]
+    assert alone.score == 0.5
+    assert sorted(map(len, requests_of(echoing, since))) == [8, 32]
+
+
+def test_rows_of_one_call_need_no_shared_requests(echoing):
+    """A client that sends each call alone sends 32 rows in a request."""
+    since = len(echoing.asked)
+    rows = [purchase(f"lone-{number}", float(number)) for number in range(33)]
+
+    async def main():
+        async with AsyncDecisionClient(
+            echoing.url, fallback=RULE, options=PATIENT, coalescing=None
+        ) as client:
+            return await client.decide_each(rows)
+
+    found = asyncio.run(main())
+    assert [one.score for one in found] == [number / 1024 for number in range(33)]
+    assert sorted(map(len, requests_of(echoing, since))) == [1, 32]
+
+
+def test_a_late_call_of_several_rows_is_decided_by_the_rule():
+    """All of its rows, at its own deadline."""
+    with TestServer() as server:
+        server.stall()
+
+        async def main(client):
+            rows = [purchase("late-1"), purchase("late-2", 99.0)]
+            return await client.decide_each(rows, deadline_s=SHORT_S)
+
+        found = run(main, server)
+        server.heal()
+    assert [(one.decision, one.source) for one in found] == [
+        ("approve", "fallback"),
+        ("review", "fallback"),
+    ]

@@ -339,3 +339,28 @@ def test_prometheus_takes_the_papers_queries(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "4 rules found" in done.stdout
+
+
+def test_the_door_is_open_to_its_callers_and_reaches_servers_alone() -> None:
+    """Its callers and Prometheus come in; servers, DNS and nothing of the store out."""
+    objects = ALL["door"]
+    policy = objects["NetworkPolicy/prod-tollgate-door"]["spec"]
+    shops = {"kubernetes.io/metadata.name": "shops"}
+    monitoring = {"kubernetes.io/metadata.name": "monitoring"}
+    assert [
+        ({one["port"] for one in rule["ports"]}, rule["from"])
+        for rule in policy["ingress"]
+    ] == [
+        ({8080}, [{"namespaceSelector": {"matchLabels": shops}}]),
+        ({8004}, [{"namespaceSelector": {"matchLabels": monitoring}}]),
+    ]
+    out = {one["port"] for rule in policy["egress"] for one in rule["ports"]}
+    assert out == {53, 8001}
+    servers = objects["NetworkPolicy/prod-tollgate-server"]["spec"]["ingress"]
+    (decisions,) = [one for one in servers if one["ports"][0]["port"] == 8001]
+    components = [
+        peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"]
+        for peer in decisions["from"]
+    ]
+    assert "door" in components
+    assert "door" not in str(ALL["minimal"])

@@ -20,6 +20,7 @@ from tollgate.audit.worker.audit_worker import WorkerMetrics
 from tollgate.challenger.challenger_worker import TrialMetrics, TrialWorkerCounts
 from tollgate.challenger.decision_counts import ALL, Arm, Group, Pairs
 from tollgate.challenger.trials import Trial, TrialState
+from tollgate.door.door_metrics import DoorMetrics
 from tollgate.gateway.gateway_metrics import GatewayMetrics
 from tollgate.gateway.template import Limits
 from tollgate.metrics import (
@@ -52,6 +53,7 @@ def registry(page: str) -> CollectorRegistry:
     limits = Limits(1000, 40, 28, 1)
     made = {
         "gateway": lambda: GatewayMetrics(Path("absent"), limits=limits).registry,
+        "door": lambda: DoorMetrics(dict).registry,
         "journal": lambda: WorkerMetrics("fraud").registry,
         "stream": lambda: StreamMetrics("fraud").registry,
         "alarms": lambda: AlarmMetrics("fraud").registry,
@@ -69,7 +71,8 @@ def registry(page: str) -> CollectorRegistry:
 
 
 @pytest.mark.parametrize(
-    "page", ["journal", "stream", "alarms", "webhook", "challenger", "gateway"]
+    "page",
+    ["journal", "stream", "alarms", "webhook", "challenger", "gateway", "door"],
 )
 def test_the_page_of_a_worker_is_what_the_table_says(page: Page) -> None:
     """The same names, and no label but those named."""

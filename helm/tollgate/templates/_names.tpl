@@ -111,6 +111,12 @@ tollgate/region: {{ . }}
 {{- if and $values.autoscaling.enabled $gateway.enabled (gt (mul 2 (int $values.autoscaling.underWayRequests)) (int $gateway.inFlight)) -}}
 {{- fail "autoscaling.underWayRequests is above half of gateway.inFlight: the gateway would refuse before a server is added" -}}
 {{- end -}}
+{{- if gt (int $values.door.callerRowsInFlight) (int $values.door.rowsInFlight) -}}
+{{- fail "door.callerRowsInFlight is above door.rowsInFlight, of which it is a part" -}}
+{{- end -}}
+{{- if gt (int $values.door.maxRows) (int $values.door.callerRowsInFlight) -}}
+{{- fail "door.maxRows is above door.callerRowsInFlight: such a request would always be refused" -}}
+{{- end -}}
 {{- if gt (int $values.autoscaling.minReplicas) (int $values.autoscaling.maxReplicas) -}}
 {{- fail "autoscaling.minReplicas is above autoscaling.maxReplicas" -}}
 {{- end -}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+import os
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,19 @@ def test_a_file_that_others_read_is_refused(tmp_path: Path) -> None:
         read_keys(path)
     with pytest.raises(InputError, match="cannot be read"):
         read_keys(tmp_path / "absent")
+
+
+def test_a_mounted_secret_is_read_by_the_group_of_its_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user owns it: root, in Kubernetes; the rest of the world may not."""
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    path = written(tmp_path / "keys", f"{KEY} shop;\n", mode=0o440)
+    assert read_keys(path) == {KEY: "shop"}
+    path.chmod(0o444)
+    with pytest.raises(InputError, match="others may read it"):
+        read_keys(path)
 
 
 @pytest.mark.parametrize("caller", ["", "Shop", "a b", "-a", "a;", "a" * 64])

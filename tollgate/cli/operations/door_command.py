@@ -156,14 +156,17 @@ def door(
         fallbacks=_read_fallbacks(fallback, products),
     )
     callers = Callers(api_keys)
-    most = rows_in_flight
-    default = most * 3 // 4 if api_keys else most
+    usual = max(1, rows_in_flight * 3 // 4 if api_keys else rows_in_flight)
     limits = Limits(
         body_bytes=max_body_kib * 1024,
         rows=max_rows,
-        rows_in_flight=most,
-        caller_rows_in_flight=caller_rows_in_flight or max(1, default),
+        rows_in_flight=rows_in_flight,
+        caller_rows_in_flight=min(caller_rows_in_flight or usual, rows_in_flight),
     )
+    if max_rows > limits.caller_rows_in_flight:
+        problem = f"{max_rows} rows are above the {limits.caller_rows_in_flight} of "
+        problem += "one caller that may be in flight"
+        raise InputError("--max-rows", problem)
     if api_keys and door_cert is None and host != LOOPBACK:
         console.say("API keys arrive unencrypted; end TLS here or before this door")
     console.say(f"http://{host}:{port}; Ctrl-C ends")
