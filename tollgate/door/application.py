@@ -133,6 +133,9 @@ class DoorApplication:
         self.metrics.rows_in_flight.set_function(lambda: self._admission.rows)
         self.metrics.row_limit.set(limits.rows_in_flight)
         self._loop: asyncio.AbstractEventLoop | None = None
+        # Bodies that are being read, with the loop's time at their beginning.
+        self._reading: dict[asyncio.Task[Any], float] = {}
+        self._sweep: asyncio.TimerHandle | None = None
         self._routes = {
             "/": _Route("index", "GET", self._index),
             "/openapi.json": _Route("openapi", "GET", self._openapi),
@@ -159,11 +162,14 @@ class DoorApplication:
         await receive()
         self._loop = asyncio.get_running_loop()
         self.deciders = self._open_deciders()
+        self._give_up_slow_bodies()
         end = self._started(self) if self._started else None
         await send({"type": "lifespan.startup.complete"})
         await receive()
         if end is not None:
             end()
+        assert self._sweep is not None
+        self._sweep.cancel()
         await self.deciders.close()
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -365,26 +371,29 @@ class DoorApplication:
             raise Refusal(413, _too_large(most))
         task = asyncio.current_task()
         assert task is not None
-        late = False
-
-        def give_up() -> None:
-            nonlocal late
-            late = True
-            task.cancel()
-
-        alarm = asyncio.get_running_loop().call_later(
-            self._limits.body_timeout_s, give_up
-        )
+        self._reading[task] = asyncio.get_running_loop().time()
         try:
             return await _body_of(request.receive, size=size, most=most)
         except asyncio.CancelledError:
-            if not late:
+            if task in self._reading:
                 raise
             wait_s = self._limits.body_timeout_s
             problem = f"the body did not arrive within {wait_s:g} s"
-            raise Refusal(408, problem, headers={"connection": "close"}) from None
+            raise Refusal(408, problem) from None
         finally:
-            alarm.cancel()
+            self._reading.pop(task, None)
+
+    def _give_up_slow_bodies(self) -> None:
+        """Cancel the reading of bodies that take too long; one timer serves all."""
+        assert self._loop is not None
+        wait_s = self._limits.body_timeout_s
+        oldest_s = self._loop.time() - wait_s
+        for task, since_s in list(self._reading.items()):
+            if since_s > oldest_s:
+                break  # they are in the order in which they began
+            del self._reading[task]
+            task.cancel()
+        self._sweep = self._loop.call_later(wait_s / 4, self._give_up_slow_bodies)
 
     # Health and descriptions.
 

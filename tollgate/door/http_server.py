@@ -49,7 +49,7 @@ def serve(make_application: Callable[[], Any], listening: Listening) -> None:
         address=listening.host,
         port=listening.port,
         interface=Interfaces.ASGI,
-        loop=Loops.asyncio,
+        loop=Loops.uvloop,
         http=HTTPModes.auto,
         websockets=False,
         workers=1,

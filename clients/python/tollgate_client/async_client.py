@@ -11,6 +11,7 @@ whichever comes first.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -102,6 +103,7 @@ class Lane:
         self._waiting: list[Waiting] = []
         self._on_their_way: set[asyncio.Task[None]] = set()
         self._due: asyncio.Handle | None = None
+        self._due_at_s = 0.0  # on the loop's clock, or -inf: this turn of the loop
 
     async def decide(self, purchase: Purchase, call: Call) -> Outcome:
         """Wait for the outcome of one row, no longer than its caller waits."""
@@ -148,17 +150,16 @@ class Lane:
             self._schedule(min(self._rules.wait_s, left_s), now_s=now_s)
 
     def _schedule(self, after_s: float, *, now_s: float) -> None:
-        if isinstance(self._due, asyncio.TimerHandle):
-            if self._due.when() <= now_s + after_s:
+        if self._due is not None:
+            if self._due_at_s <= now_s + after_s:
                 return
             self._due.cancel()
-        elif self._due is not None:
-            return  # this turn of the event loop sends it
-        self._due = (
-            self._loop.call_later(after_s, self._flush)
-            if after_s > 0
-            else self._loop.call_soon(self._flush)
-        )
+        if after_s > 0:
+            self._due_at_s = now_s + after_s
+            self._due = self._loop.call_later(after_s, self._flush)
+        else:
+            self._due_at_s = -math.inf
+            self._due = self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         """Send all pending rows whose callers still wait."""
