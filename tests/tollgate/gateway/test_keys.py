@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-import os
 from pathlib import Path
 
 import pytest
