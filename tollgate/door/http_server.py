@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,12 @@ from granian.constants import HTTPModes, Interfaces, Loops
 from granian.http import HTTP1Settings, HTTP2Settings
 from granian.log import LogLevels
 
-_HEADER_TIMEOUT_MS = 10_000
+_HEADER_TIMEOUT_MS = (
+    30_000  # the time for which HTTP/1.1 leaves an idle connection open, too
+)
+_PING_MS = 10_000
 _HEADER_BYTES = 16 * 1024
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STREAMS = 128  # of one HTTP/2 connection
 _END_S = 15  # seconds in which requests in flight may end
 
@@ -63,10 +69,20 @@ def serve(make_application: Callable[[], Any], listening: Listening) -> None:
         http2_settings=HTTP2Settings(
             max_concurrent_streams=_STREAMS,
             max_headers_size=_HEADER_BYTES,
-            keep_alive_interval=_HEADER_TIMEOUT_MS,
+            keep_alive_interval=_PING_MS,
         ),
         log_level=LogLevels.warning,
         ssl_cert=listening.tls_cert,
         ssl_key=listening.tls_key,
     )
-    server.serve(target_loader=lambda *_: make_application(), wrap_loader=False)
+
+    def load(*_: object) -> Any:
+        _end_with_parent()
+        return make_application()
+
+    server.serve(target_loader=load, wrap_loader=False)
+
+
+def _end_with_parent() -> None:
+    """Ask the kernel for SIGTERM when the process that started this one dies."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

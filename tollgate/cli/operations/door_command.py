@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tollgate_client import Fallback
 
 _DEFAULT_URL = "127.0.0.1:8001"
+_SILENT_S = 10.0  # seconds in which a connection has to send its first bytes
 _REFRESH_S = 2.0  # seconds between looks at releases and keys
 
 
@@ -177,6 +178,7 @@ def door(
             upstream=upstream,
             callers=callers,
             limits=limits,
+            port=port,
             metrics=(metrics_host, metrics_port),
         ),
         Listening(
@@ -196,28 +198,39 @@ def _application(
     upstream: Upstream,
     callers: Callers,
     limits: Limits,
+    port: int,
     metrics: tuple[str, int],
 ) -> DoorApplication:
     """Make the application in the process that serves it."""
     from tollgate.door.application import DoorApplication
     from tollgate.door.deciders import Deciders
+    from tollgate.door.silent_connections import close_silent_connections
 
-    host, port = metrics
+    metrics_host, metrics_port = metrics
 
     def started(application: DoorApplication) -> Callable[[], None]:
-        serve_metrics(application.metrics.registry, port, host=host)
-        worker = Worker(
-            "door-refresh",
-            partial(_refresh, settings, callers, application),
-            pause_s=_REFRESH_S,
-        )
-        worker.start()
+        serve_metrics(application.metrics.registry, metrics_port, host=metrics_host)
+        workers = [
+            Worker(
+                "door-refresh",
+                partial(_refresh, settings, callers, application),
+                pause_s=_REFRESH_S,
+            ),
+            Worker(
+                "door-connections",
+                partial(close_silent_connections, port, after_s=_SILENT_S),
+                pause_s=_SILENT_S / 2,
+            ),
+        ]
+        for worker in workers:
+            worker.start()
         # The garbage collector need not scan the objects of the start again.
         gc.collect()
         gc.freeze()
 
         def end() -> None:
-            worker.stop(_REFRESH_S)
+            for worker in workers:
+                worker.stop(_REFRESH_S)
 
         return end
 
