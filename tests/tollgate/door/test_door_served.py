@@ -24,6 +24,7 @@ import pytest
 
 from tollgate.server.processes.environment import free_port
 from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.testing import TestServer
 from tollgate_client import DecisionClient, Fallback, Options
 
 pytestmark = pytest.mark.slow
@@ -87,7 +88,7 @@ def door(server_url: str, *options: str) -> Iterator[Door]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=PATIENT_S)
-    assert process.returncode == 0
+    assert process.returncode in (0, -signal.SIGKILL)
 
 
 def wait_ready(process: subprocess.Popen[str], port: int) -> None:
@@ -353,3 +354,27 @@ async def callers_of(opened: Door, server_pid: int) -> list[list[str]]:
 
     *sources, _ = await asyncio.gather(*(caller(one) for one in range(16)), kill())
     return sources
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that a process started."""
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
+    return [int(one) for one in text.split()]
+
+
+def test_the_process_that_decides_is_restarted_and_ends_with_its_parent() -> None:
+    """Nothing holds the port after the command was killed."""
+    with TestServer() as server, door(server.url) as opened:
+        (worker,) = children_of(opened.process.pid)
+        os.kill(worker, signal.SIGKILL)
+        until_s = time.monotonic() + PATIENT_S
+        while children_of(opened.process.pid) in ([], [worker]):
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        wait_ready(opened.process, opened.port)
+        assert post(opened.port, row("after"))[1]["source"] == "model"
+        (second,) = children_of(opened.process.pid)
+        opened.process.kill()
+        while Path(f"/proc/{second}").exists():
+            assert time.monotonic() < until_s + PATIENT_S
+            time.sleep(0.05)

@@ -1,0 +1,55 @@
+"""Wrong options of `tollgate door` are refused before it listens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tollgate.cli.app import app
+
+REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
+
+
+def refusal(*options: str) -> str:
+    """Run the command; return its error."""
+    done = CliRunner().invoke(app, ["door", "--repository", str(REPOSITORY), *options])
+    assert getattr(done.exception, "exit_status", done.exit_code) == 2
+    return str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--door-cert", "cert.pem"], "--door-cert: and --door-key come together"),
+        (["--product", "fruad"], "fruad"),
+        (["--max-rows", "2000"], "--max-rows: 2000 rows are above the 1024"),
+        (["--api-keys", "absent"], "absent: cannot be read"),
+        (["--token-file", "absent"], "absent: cannot be read"),
+        (["--fallback", "absent"], "absent: cannot be read"),
+        (["--url", "h:1", "--url", "h:1", "--max-rows", "2000"], "--max-rows"),
+    ],
+)
+def test_wrong_options_are_refused_in_words(options: list[str], words: str) -> None:
+    """With the option or the file, and what is right."""
+    assert words in refusal(*options)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("loans: {otherwise: review}", "loans: is none of fraud"),
+        ("fraud: {otherwise: maybe}", "'maybe' is none of approve, review, decline"),
+        ("fraud: {bands: []}", "otherwise: is missing"),
+        ("fraud: review", "Expected `object`"),
+        ("- a", "Expected `object`"),
+    ],
+)
+def test_a_wrong_rule_is_refused_in_words(
+    tmp_path: Path, text: str, words: str
+) -> None:
+    """With the file, and the product or the key."""
+    path = tmp_path / "rules.yaml"
+    path.write_text(text)
+    assert words in refusal("--fallback", str(path))
