@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.tollgate-ready
-EXTRAS := server,load,baseline,door,stream,fleet,traces,dev
+EXTRAS := server,load,baseline,door,stream,fleet,traces,docs,dev
 
 # The distributions, and the folders that setuptools leaves where it builds them.
 PARTS := . ./clients/python ./converters
@@ -25,7 +25,7 @@ PYTHON ?=
 PYTHONS := python3.12 python3.11 python3.10 python3
 
 .PHONY: help setup demo up test test-quick test-system check rules dashboards \
-  chart check-images bench locust lock wheels clean
+  chart check-images bench locust docs lock wheels clean
 
 help: ## List these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -76,6 +76,9 @@ locust: $(READY) ## Users of the server that `tollgate up` runs, with a page to 
 
 chart: $(READY) ## Render, lint and validate the Helm chart for two Kubernetes versions
 	@$(BIN)/python tools/chart.py
+
+docs: $(READY) ## Build the documentation site into .tollgate/docs/site
+	@$(BIN)/python tools/docs_site.py
 
 lock: $(READY) ## Renew the pins in constraints.txt (needs uv)
 	@$(BIN)/python tools/lock.py

@@ -20,7 +20,7 @@ PROJECTS = (
 )
 EXTRAS = (
     *("server", "image", "load", "baseline"),
-    *("stream", "testing", "fleet", "traces", "dev"),
+    *("stream", "testing", "fleet", "traces", "docs", "dev"),
 )
 HEAD = (
     "# Exact pins for Python 3.10 to 3.12 on Linux x86-64; `make lock` renews them.\n"
@@ -29,6 +29,8 @@ HEAD = (
 HOLD = (
     # The committed model was trained and converted with it.
     "xgboost-cpu==3.2.0",
+    # The last one for Python 3.10: a site does not depend on the Python that builds it.
+    "zensical==0.0.67",
 )
 
 

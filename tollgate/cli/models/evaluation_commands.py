@@ -56,12 +56,16 @@ def evaluate(
     train_from: Annotated[
         datetime, typer.Option(formats=["%Y-%m-%d"], help="First training day.")
     ] = datetime(2018, 7, 25),
-    train_days: int = 7,
+    train_days: Annotated[
+        int, typer.Option(help="Days of the history to train on.")
+    ] = 7,
     delay_days: Annotated[
         int,
         typer.Option(help="Days until labels are known, between training and test."),
     ] = 7,
-    test_days: int = 7,
+    test_days: Annotated[
+        int, typer.Option(help="Days to decide, after those of training.")
+    ] = 7,
     expect: Annotated[
         str | None,
         typer.Option(

@@ -276,16 +276,20 @@ def simulate(
     out: Annotated[
         Path, typer.Argument(help="Path of the Parquet file to write.")
     ] = Path(".tollgate/history.parquet"),
-    customers: int = 5_000,
-    terminals: int = 10_000,
+    customers: Annotated[int, typer.Option(help="Number of customers.")] = 5_000,
+    terminals: Annotated[int, typer.Option(help="Number of terminals.")] = 10_000,
     days: Annotated[
         int | None,
-        typer.Option(show_default="183; of readings 14"),
+        typer.Option(
+            help="Number of days to simulate.", show_default="183; of readings 14"
+        ),
     ] = None,
-    start: Annotated[datetime, typer.Option(formats=["%Y-%m-%d"])] = datetime(
-        2018, 4, 1
-    ),
-    seed: int = 0,
+    start: Annotated[
+        datetime, typer.Option(formats=["%Y-%m-%d"], help="First day.")
+    ] = datetime(2018, 4, 1),
+    seed: Annotated[
+        int, typer.Option(help="Seed of the random numbers; the same gives the same.")
+    ] = 0,
     radius: Annotated[
         float,
         typer.Option(
