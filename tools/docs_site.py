@@ -31,6 +31,8 @@ CONFIGURATION = CHECKOUT / "zensical.toml"
 ASSETS = Path(__file__).resolve().parent / "docs_assets"
 # Inside the site: files of the checkout that are not in docs/.
 OUTSIDE = "checkout"
+# Pages that search leaves out, because their words would hide those of other pages.
+_UNSEARCHED = re.compile(rf"performance-log\.md|{OUTSIDE}/(CHANGELOG|.+\.\w+)\.md")
 _FENCE = r"^ *(?P<fence>```+|~~~+).*?^ *(?P=fence)`* *$"
 _LINK = r"\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)"
 _FENCE_OR_LINK = re.compile(f"{_FENCE}|{_LINK}", re.MULTILINE | re.DOTALL)
@@ -63,6 +65,8 @@ def main(arguments: list[str] | None = None) -> int:
 def write(out: Path, pages: dict[str, str]) -> None:
     """Write the folder that Zensical reads: configuration, pages, pictures, style."""
     for name, text in pages.items():
+        if _UNSEARCHED.fullmatch(name):
+            text = f"---\nsearch:\n  exclude: true\n---\n\n{text}"
         path = out / "pages" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

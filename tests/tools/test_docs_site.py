@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 import subprocess
@@ -164,6 +165,23 @@ def test_pages_have_the_structure_that_a_code_host_shows(
         assert [page.tags[tag] for tag in STRUCTURE] == [
             wanted.tags[tag] for tag in STRUCTURE
         ], path
+
+
+def test_search_finds_pages_but_no_logs_and_code(site: Path) -> None:
+    """All pages are in the index, except those whose words would hide the others'."""
+    items = json.loads((site / "search.json").read_text())["items"]
+    found = {item["location"].partition("#")[0] for item in items}
+    pages = {str(path.relative_to(site)) for path in site.rglob("*.html")}
+    missing = {"404.html", "performance-log.html", "checkout/CHANGELOG.html"}
+    code = {name for name in pages if re.search(r"\.\w+\.html", name)}
+    assert found == pages - missing - code
+    assert len(code) < 20
+
+
+def test_pages_name_no_place_of_this_machine(site: Path) -> None:
+    """Generated defaults are those of any checkout."""
+    for page in site.rglob("*.html"):
+        assert str(CHECKOUT) not in page.read_text(), page
 
 
 def test_pictures_are_small() -> None:
