@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -33,7 +33,46 @@ PAGES = {
     "/releases": "JSON: each product's desired and running release",
     "/versions": "JSON: model versions that no release names",
     "/metrics": "metrics of the supervisor, for Prometheus",
+    "/console": "web page: products, figures, releases, faults, decisions",
 }
+CONSOLE = "/console"
+_MOST_BODY_BYTES = 4096
+# The standard library answers so to a method that a server does not have.
+_NOT_IMPLEMENTED = "Unsupported method ('POST')"
+
+
+class AdminRequest(msgspec.Struct, frozen=True):
+    """
+    A request for a page below `/console`.
+
+    Attributes:
+        method: GET or POST.
+        target: Path with query.
+        headers: By name in lower case.
+        address: IP address of the sender.
+    """
+
+    method: str
+    target: str
+    headers: dict[str, str]
+    address: str
+    body: bytes = b""
+
+
+class AdminResponse(msgspec.Struct, frozen=True):
+    """An answer: status, content type, body and further headers."""
+
+    status: int
+    kind: str
+    body: bytes
+    headers: dict[str, str] = {}
+
+
+class ConsolePages(Protocol):
+    """Answers requests below `/console`."""
+
+    def respond(self, request: AdminRequest) -> AdminResponse:
+        """Answer one request."""
 
 
 @contextmanager
@@ -42,6 +81,7 @@ def serve_admin_port(
     metrics: SupervisorMetrics,
     *,
     detectors: Sequence[VersionDetector] = (),
+    console: ConsolePages | None = None,
     host: str,
     port: int,
 ) -> Iterator[int]:
@@ -49,6 +89,7 @@ def serve_admin_port(
     Answer HTTP on the admin port until the context ends; yield the port.
 
     Args:
+        console: Pages below `/console`; None for none.
         port: TCP port; 0 takes a free one.
 
     Raises:
@@ -58,6 +99,7 @@ def serve_admin_port(
     class Handler(_Handler):
         pages = _Pages(supervisor, metrics, detectors)
 
+    Handler.console = console
     try:
         server = (_IPv6Server if ":" in host else ThreadingHTTPServer)(
             (host, port), Handler
@@ -76,6 +118,10 @@ def serve_admin_port(
     finally:
         worker.stop()
         server.server_close()
+
+
+def _is_below(path: str, root: str) -> bool:
+    return path == root or path.startswith(f"{root}/")
 
 
 class _IPv6Server(ThreadingHTTPServer):
@@ -137,19 +183,54 @@ class _Pages:
 
 class _Handler(BaseHTTPRequestHandler):
     pages: _Pages
+    console: ConsolePages | None = None
     timeout = 5.0  # s; a caller that sends nothing does not hold its thread
     server_version = "tollgate"
     sys_version = ""
 
     def do_GET(self) -> None:
         """Answer one request."""
-        page = self.pages.page(self.path.partition("?")[0])
+        path = self.path.partition("?")[0]
+        if self.console is not None and _is_below(path, CONSOLE):
+            self._respond(self.console, b"")
+            return
+        page = self.pages.page(path)
         status, kind, body = page or (404, CONTENT_TYPE, NOT_FOUND)
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def do_POST(self) -> None:
+        """Answer a form of the console; every other page answers reads only."""
+        if self.console is None or not self.path.startswith(f"{CONSOLE}/"):
+            self.send_error(501, _NOT_IMPLEMENTED)
+            return
+        length = self.headers.get("Content-Length", "")
+        if not (length.isascii() and length.isdigit()):
+            self.send_error(411)
+        elif len(length) > 4 or int(length) > _MOST_BODY_BYTES:
+            self.send_error(413)
+        else:
+            self._respond(self.console, self.rfile.read(int(length)))
+
+    def _respond(self, console: ConsolePages, body: bytes) -> None:
+        request = AdminRequest(
+            method=self.command,
+            target=self.path,
+            headers={name.lower(): value for name, value in self.headers.items()},
+            address=self.client_address[0],
+            body=body,
+        )
+        response = console.respond(request)
+        self.send_response(response.status)
+        self.send_header("Content-Type", response.kind)
+        self.send_header("Content-Length", str(len(response.body)))
+        for name, value in response.headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(response.body)
 
     def log_message(self, format: str, *args: Any) -> None:
         """Log nothing: an orchestrator sends a request every second."""

@@ -92,6 +92,14 @@ SidePort = Annotated[
     ),
 ]
 
+ConsoleSecretFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="File with the secret that opens /console on the admin port.",
+        show_default="none on loopback, else the admin secret in STATE/server.json",
+    ),
+]
+
 
 def up(
     repository: Repository = None,
@@ -120,6 +128,7 @@ def up(
     trace_rate: TraceRate = None,
     form: Form = None,
     side_port: SidePort = 8003,
+    console_secret_file: ConsoleSecretFile = None,
 ) -> None:
     """Serve products here: Redis, Triton and releases, until Ctrl-C or SIGTERM."""
     from tollgate.cli.operations.supervised_server import supervise
@@ -143,7 +152,7 @@ def up(
         problem = f"{chosen.store_server} would not be used: a store URL is set too"
         raise InputError("--store-server", f"{problem}; leave one of them out")
     _require_ports(chosen, side_port=side_port)
-    supervise(chosen, admin_port=side_port)
+    supervise(chosen, admin_port=side_port, console_secret_file=console_secret_file)
 
 
 def serve(
@@ -169,6 +178,7 @@ def serve(
         ),
     ] = "127.0.0.1",
     side_port: SidePort = 8003,
+    console_secret_file: ConsoleSecretFile = None,
     recycle_after: Annotated[
         float,
         typer.Option(
@@ -231,6 +241,7 @@ def serve(
         drain_delay_s=drain_delay,
         log_format=log_format,
         recall=True,
+        console_secret_file=console_secret_file,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,8 @@ import msgspec
 from tollgate.cli import console
 from tollgate.cli.repositories import open_source, served_folder
 from tollgate.cli.signals import stop_on_signal
+from tollgate.console import Console, ConsoleSources, SignIn, read_console_secret
+from tollgate.console.sign_in import is_loopback
 from tollgate.errors import InputError, ObjectStoreError, RepositoryError
 from tollgate.repository.lint.product_rules import require_sound
 from tollgate.repository.remote.repository_source import Source
@@ -25,7 +28,7 @@ from tollgate.server.address import announce
 from tollgate.server.processes.resources import raise_file_limit
 from tollgate.server.processes.store_engine import find_engine
 from tollgate.server.serving.embedded import Embedded, serve
-from tollgate.server.triton.launcher import bracketed
+from tollgate.server.triton.launcher import ADMIN_HEADER, bracketed
 from tollgate.settings import Settings
 from tollgate.supervisor.admin_port import serve_admin_port
 from tollgate.supervisor.bundle import write_at_fault
@@ -89,6 +92,7 @@ def supervise(
     drain_delay_s: float = 0.0,
     log_format: str = "text",
     recall: bool = False,
+    console_secret_file: Path | None = None,
 ) -> None:
     """
     Serve until SIGTERM or Ctrl-C.
@@ -102,11 +106,14 @@ def supervise(
         log_format: "text" or "json".
         recall: True to serve the release that was served here before, if the desired
             one cannot be.
+        console_secret_file: File with the secret of the console; None for the server's
+            admin secret, or for none if `host` is a loopback address.
 
     Raises:
         ServerError: A part died, and restarts did not help.
     """
     tracing = tracing_of(chosen)
+    secret = read_console_secret(console_secret_file) if console_secret_file else ""
     raise_file_limit()
     if not chosen.store_url:
         find_engine(chosen.store_server)  # refuse a wrong path before all else
@@ -164,9 +171,17 @@ def supervise(
         )
         for detector in detectors:
             stack.enter_context(detector)
+        web_console = stack.enter_context(
+            _web_console(embedded, supervisor, chosen, secret=secret, host=host)
+        )
         port = stack.enter_context(
             serve_admin_port(
-                supervisor, metrics, detectors=detectors, host=host, port=admin_port
+                supervisor,
+                metrics,
+                detectors=detectors,
+                console=web_console,
+                host=host,
+                port=admin_port,
             )
         )
         address.admin_port = port
@@ -175,6 +190,41 @@ def supervise(
         supervisor.run(stopped)
         console.say("draining …")
         time.sleep(drain_delay_s)
+
+
+# Lower the priority before the imports, which take most of the time.
+_EXPLAIN = (
+    "import os, sys; os.nice(10); sys.path.remove(''); "
+    "from tollgate.cli import main; main()"
+)
+
+
+def _web_console(
+    embedded: Embedded,
+    supervisor: Supervisor,
+    chosen: Settings,
+    *,
+    secret: str,
+    host: str,
+) -> Console:
+    """Make the console; other machines need a secret, by default the admin secret."""
+    repository = served_folder(chosen)
+
+    def explain(product: str, decision: str) -> list[str]:
+        options = [f"--product={product}", f"--state={chosen.state_path.resolve()}"]
+        options += [f"--repository={repository.resolve()}", "--json"]
+        return [sys.executable, "-c", _EXPLAIN, "explain", *options, "--", decision]
+
+    if not secret and not is_loopback(host):
+        secret = embedded.triton.admin_headers[ADMIN_HEADER]
+    sources = ConsoleSources(
+        supervisor=supervisor,
+        metrics_url=embedded.metrics_url,
+        repository=repository,
+        state=chosen.state_path,
+        explain=explain,
+    )
+    return Console(sources, sign_in=SignIn(secret))
 
 
 def tracing_of(chosen: Settings) -> Tracing | None:
@@ -358,6 +408,7 @@ def _print_ready(embedded: Embedded, chosen: Settings, *, port: int) -> None:
         f"grpc     {embedded.grpc_url}\n"
         f"metrics  {embedded.metrics_url}\n"
         f"health   http://{host}:{port}/readyz\n"
+        f"console  http://{host}:{port}/console\n"
         f"logs     {chosen.state_path / 'logs'}\n"
         f"limits   {limits.text(len(chosen.products)) if limits else 'not measured'}"
     )
