@@ -20,7 +20,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from tollgate import __version__
-from tollgate.console.decision_lookup import BusyError, Command, DecisionLookup
+from tollgate.console.decision_lookup import BusyError, DecisionLookup
 from tollgate.console.live_figures import SAMPLE_EVERY_S, LiveFigures
 from tollgate.console.product_records import ProductRecords
 from tollgate.console.sign_in import SignIn
@@ -68,14 +68,15 @@ class ConsoleSources(msgspec.Struct, frozen=True):
         metrics_url: Address of Triton's metrics page.
         repository: The model repository, a folder.
         state: The state folder.
-        explain: Command line that explains a decision of a product as JSON.
+        stream_url: Returns the Redis with decisions that are not sealed yet; empty for
+            none.
     """
 
     supervisor: Supervisor
     metrics_url: str
     repository: Path
     state: Path
-    explain: Command
+    stream_url: Callable[[], str]
 
 
 class Console:
@@ -95,7 +96,11 @@ class Console:
             sources.metrics_url,
             words={one: self._records.words(one) for one in self._products},
         )
-        self._lookup = DecisionLookup(sources.explain)
+        self._lookup = DecisionLookup(
+            sources.state,
+            repository=sources.repository,
+            stream_url=sources.stream_url,
+        )
         self._static = {name: _static_file(name) for name in _STATIC}
         self._cached: dict[str, tuple[float, bytes]] = {}
         self._caching = threading.Lock()
@@ -152,6 +157,7 @@ class Console:
             "signed_in": self._sign_in.required,
         }
         page = render("tollgate/console/templates/console.html.j2", values)
+        self._lookup.start()
         return _response(200, _HTML, page.encode())
 
     def _static_page(self, name: str) -> AdminResponse:

@@ -10,10 +10,23 @@ import msgspec
 import numpy as np
 import polars as pl
 
-from tollgate.audit.releases.archived_release import ArchivedRelease
+from tollgate.audit.chain.chain import Chain
+from tollgate.audit.chain.links import link_paths
+from tollgate.audit.releases.archive import (
+    ReleaseArchive,
+    read_release_files,
+    served_specs,
+)
+from tollgate.audit.releases.archived_release import (
+    ArchivedRelease,
+    newest_archived_release,
+    outcomes_of,
+)
 from tollgate.audit.releases.journal_replay import facts_of
 from tollgate.audit.releases.past_release import OpenedRelease, open_release
-from tollgate.audit.releases.record_rows import SEQUENCE, WRITER
+from tollgate.audit.releases.record_rows import SEQUENCE, WRITER, read_table
+from tollgate.audit.review.lookup import find_record
+from tollgate.audit.review.pending import find_pending, pending_table
 from tollgate.audit.review.reason_text import ReleaseExplainer
 from tollgate.audit.review.record_text import (
     Description,
@@ -22,6 +35,7 @@ from tollgate.audit.review.record_text import (
     describe_rules,
     moment,
 )
+from tollgate.audit.worker.pseudonyms import FILE, Subjects
 from tollgate.engine.batches import decide_in_batches
 from tollgate.errors import TollgateError
 from tollgate.policy.reason_sentences import Reason
@@ -103,6 +117,80 @@ class ExplainedRecord(msgspec.Struct, frozen=True):
     def margin(self) -> float:
         """Return the margin of the score: expectation plus contributions."""
         return self.expected + math.fsum(one.amount for one in self.contributions)
+
+
+def explain_sealed(
+    decision: str,
+    folder: Path,
+    *,
+    keys: Path,
+    repository: Path | None,
+    customer: str | None = None,
+) -> ExplainedRecord:
+    """
+    Explain a decision of the sealed journal.
+
+    Args:
+        decision: Transaction id, or WRITER:NUMBER.
+        keys: Folder of the subjects' keys; without them only records are found.
+        repository: Model repository with the rest of the release; None for none.
+        customer: Id of the customer of the purchase; without it every key is tried.
+
+    Raises:
+        InputError: The decision is not there, or its person was erased or gave no
+            consent.
+        JournalError: The journal cannot be read.
+    """
+    subjects = Subjects(keys) if (keys / FILE).exists() else None
+    found = find_record(folder, decision, subjects=subjects, customer=customer)
+    return explain_record(
+        read_table(folder, found.link)[found.row : found.row + 1],
+        place=f"link {found.link.number}, row {found.row}",
+        product=found.link.product,
+        archived=newest_archived_release(folder, found.values["release"]),
+        repository=repository,
+    )
+
+
+def explain_pending(
+    decision: str, url: str, *, folder: Path, product: str, repository: Path | None
+) -> ExplainedRecord | None:
+    """
+    Explain a decision that is in the stream and not sealed yet; None if it is not.
+
+    Args:
+        decision: Transaction id, or WRITER:NUMBER.
+        url: The Redis with the journal's stream.
+        folder: Folder of the sealed journal, which may not exist yet.
+        repository: Model repository with the release; None for none.
+
+    Raises:
+        InputError: The address is invalid, or a TLS file cannot be used.
+        StoreError: Redis did not respond.
+    """
+    records = find_pending(url, product=product, wanted=decision)
+    if records is None:
+        return None
+    specs = served_specs(repository, product) if repository else {}
+    releases = archived = outcomes = None
+    if repository:
+        files = read_release_files(repository, records.release, product=product)
+        outcomes = outcomes_of(files)
+    if link_paths(folder):
+        releases = ReleaseArchive(Chain(folder, product=product), repository=repository)
+        archived = newest_archived_release(folder, records.release)
+    return explain_record(
+        pending_table(
+            records,
+            spec=specs.get(records.spec_hash),
+            releases=releases,
+            outcomes=outcomes or DEFAULT_OUTCOMES,
+        ),
+        place="the stream, not sealed yet",
+        product=product,
+        archived=archived,
+        repository=repository,
+    )
 
 
 def explain_record(

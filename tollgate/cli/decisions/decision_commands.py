@@ -639,6 +639,8 @@ def explain(
     """Explain a decision: rules, thresholds, and the features that moved the score."""
     import msgspec
 
+    from tollgate.audit.review.explanation import explain_sealed
+
     chosen = console.settings(
         product_is_known=folder is None,
         product=product,
@@ -648,8 +650,12 @@ def explain(
     )
     place = folder or default_folder(chosen)
     try:
-        found = _explain_sealed(
-            decision, place, keys or default_keys(place), chosen, customer=customer
+        found = explain_sealed(
+            decision,
+            place,
+            keys=keys or default_keys(place),
+            repository=_repository(chosen),
+            customer=customer,
         )
     except InputError as exc:
         pending = _explain_pending(decision, place, chosen, instead=exc)
@@ -667,78 +673,24 @@ def explain(
     _print(found)
 
 
-def _explain_sealed(
-    decision: str, place: Path, keys: Path, chosen: Settings, *, customer: str | None
-) -> ExplainedRecord:
-    """Explain a sealed decision; raise InputError if there is none."""
-    from tollgate.audit.releases.archived_release import newest_archived_release
-    from tollgate.audit.releases.record_rows import read_table
-    from tollgate.audit.review.explanation import explain_record
-    from tollgate.audit.review.lookup import find_record
-    from tollgate.audit.worker.pseudonyms import FILE, Subjects
-
-    subjects = Subjects(keys) if (keys / FILE).exists() else None
-    found = find_record(place, decision, subjects=subjects, customer=customer)
-    return explain_record(
-        read_table(place, found.link)[found.row : found.row + 1],
-        place=f"link {found.link.number}, row {found.row}",
-        product=found.link.product,
-        archived=newest_archived_release(place, found.values["release"]),
-        repository=_repository(chosen),
-    )
-
-
 def _explain_pending(
     decision: str, place: Path, chosen: Settings, *, instead: object
 ) -> ExplainedRecord | None:
     """Explain a decision that is still in the stream; None if it is not there."""
-    from tollgate.audit.chain.chain import Chain
-    from tollgate.audit.chain.links import link_paths
-    from tollgate.audit.releases.archive import (
-        ReleaseArchive,
-        read_release_files,
-        served_specs,
-    )
-    from tollgate.audit.releases.archived_release import (
-        newest_archived_release,
-        outcomes_of,
-    )
-    from tollgate.audit.review.explanation import explain_record
-    from tollgate.audit.review.pending import find_pending, pending_table
+    from tollgate.audit.review.explanation import explain_pending
     from tollgate.errors import TollgateError
-    from tollgate.schema import DEFAULT_OUTCOMES
 
     try:
-        url = running_server.journal_url(chosen)
-        records = find_pending(url, product=chosen.product, wanted=decision)
-    except TollgateError as exc:
-        console.say(f"not in the journal ({instead}), and not looked for in the stream")
-        raise exc from None
-    if records is None:
-        return None
-    known = _repository(chosen)
-    specs = served_specs(known, chosen.product) if known else {}
-    releases = archived = outcomes = None
-    if known:
-        files = read_release_files(known, records.release, product=chosen.product)
-        outcomes = outcomes_of(files)
-    if link_paths(place):
-        releases = ReleaseArchive(
-            Chain(place, product=chosen.product), repository=known
+        return explain_pending(
+            decision,
+            running_server.journal_url(chosen),
+            folder=place,
+            product=chosen.product,
+            repository=_repository(chosen),
         )
-        archived = newest_archived_release(place, records.release)
-    return explain_record(
-        pending_table(
-            records,
-            spec=specs.get(records.spec_hash),
-            releases=releases,
-            outcomes=outcomes or DEFAULT_OUTCOMES,
-        ),
-        place="the stream, not sealed yet",
-        product=chosen.product,
-        archived=archived,
-        repository=known,
-    )
+    except TollgateError:
+        console.say(f"not in the journal ({instead}), and not looked for in the stream")
+        raise
 
 
 def _repository(chosen: Settings) -> Path | None:

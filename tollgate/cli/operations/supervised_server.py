@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -192,13 +191,6 @@ def supervise(
         time.sleep(drain_delay_s)
 
 
-# Lower the priority before the imports, which take most of the time.
-_EXPLAIN = (
-    "import os, sys; os.nice(10); sys.path.remove(''); "
-    "from tollgate.cli import main; main()"
-)
-
-
 def _web_console(
     embedded: Embedded,
     supervisor: Supervisor,
@@ -208,21 +200,14 @@ def _web_console(
     host: str,
 ) -> Console:
     """Make the console; other machines need a secret, by default the admin secret."""
-    repository = served_folder(chosen)
-
-    def explain(product: str, decision: str) -> list[str]:
-        options = [f"--product={product}", f"--state={chosen.state_path.resolve()}"]
-        options += [f"--repository={repository.resolve()}", "--json"]
-        return [sys.executable, "-c", _EXPLAIN, "explain", *options, "--", decision]
-
     if not secret and not is_loopback(host):
         secret = embedded.triton.admin_headers[ADMIN_HEADER]
     sources = ConsoleSources(
         supervisor=supervisor,
         metrics_url=embedded.metrics_url,
-        repository=repository,
+        repository=served_folder(chosen),
         state=chosen.state_path,
-        explain=explain,
+        stream_url=lambda: embedded.triton.journal_url,
     )
     return Console(sources, sign_in=SignIn(secret))
 

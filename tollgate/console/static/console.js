@@ -32,6 +32,13 @@ const ms = (value) => decimal(value, value !== null && value < 10 ? 2 : 1);
 const perSecond = (value) =>
   value === null || value === undefined ? "–" : value < 10 ? value.toFixed(1) : count(value);
 const moment = (text) => text.slice(0, 19).replace("T", " ");
+const SOURCES = { store: "store", last_known: "last known values", defaults: "defaults", fallback: "policy’s fallback" };
+const KINDS = { dry: "dry runs", repeated: "repeated answers", bad: "bad rows" };
+const DOCUMENTS = { "model card": "card", "parity report": "parity", "parity plot": "plot" };
+function since(text) {
+  const today = new Date().toISOString().slice(0, 10);
+  return text.startsWith(today) ? text.slice(11, 19) : text.slice(0, 10);
+}
 const utc = (seconds) => moment(new Date(seconds * 1000).toISOString());
 function ago(seconds) {
   if (seconds < 90) return `${Math.round(seconds)} s`;
@@ -94,16 +101,16 @@ function showOverview(data) {
     if (one.name === product) showTiles(one);
   }
   fill("table-faults", data.faults, () => data.faults.map((one) => element("tr", {},
-    cell(moment(one.time), "time"), cell(one.product || "all"), cell(one.part), cell(one.what),
+    cell(moment(one.time), "time"), cell(one.product || "all"), cell(one.part), cell(one.what, "long"),
     one.mended_s === null ? element("td", { class: "number bad" }, "not") : number(`${one.mended_s.toFixed(1)} s`),
-    cell(one.outcome))), "No fault is recorded.");
+    cell(one.outcome, "long"))), "No fault is recorded.");
   const stuck = Object.entries(data.stuck_loops).map(([name, why]) => `${name}: ${why}`);
   problem = data.problem || (stuck.length ? `stuck loops: ${stuck.join("; ")}` : "");
 }
 
 function showTiles(one) {
   tile("ready", one.ready ? "ready" : "not ready", one.problem, one.ready ? "good" : "bad", one.ready ? "" : "bad");
-  let note = one.state === "converged" ? `since ${moment(one.since)} UTC` : `${one.state}: ${one.desired} ${one.doing}`;
+  let note = one.state === "converged" ? `since ${since(one.since)} UTC` : `${one.state}: ${one.desired} ${one.doing}`;
   if (one.canary) note = `canary ${one.canary}`;
   if (one.unreachable) note = `repository: ${one.unreachable}`;
   tile("release", one.release || "none", note, "", one.state === "failed" || one.unreachable ? "bad" : "");
@@ -130,8 +137,8 @@ function showLive(data) {
   fill("table-mix", [figures.outcomes, words], () => figures.outcomes.map((one) => element("tr", { class: `level-${level(one.name)}` },
     head(element("i", { class: "key", "aria-hidden": "true" }), one.name),
     number(count(one.rows)), number(percent(one.share)), meter(one.share, one.name, level(one.name)), number(count(one.total)))), "No decisions yet.");
-  const sources = [...figures.sources.map((one) => ["features: " + one.name.replace("_", " "), one]),
-    ...figures.kinds.filter((one) => one.name !== "decided").map((one) => ["rows: " + one.name, one])];
+  const named = (names, found) => Object.entries(names).flatMap(([key, text]) => found.filter((one) => one.name === key).map((one) => [text, one]));
+  const sources = [...named(SOURCES, figures.sources), ...named(KINDS, figures.kinds)];
   fill("table-sources", sources, () => sources.map(([name, one]) => element("tr", {},
     head(name), number(count(one.rows)), number(percent(one.share)), number(count(one.total)))), "No decisions yet.");
   fill("table-degraded", figures.reasons, () => figures.reasons.map((one) => element("tr", {},
@@ -141,15 +148,15 @@ function showLive(data) {
 function showRecords(data) {
   fill("table-releases", [data.history, data.documents], () => data.history.map((one) => element("tr", {},
     cell(moment(one.time), "time"), cell(one.action), head(one.release),
-    cell(one.approver ? `${one.actor}, approved by ${one.approver}` : one.actor), cell(one.reason),
+    cell(one.approver ? `${one.actor}, approved by ${one.approver}` : one.actor), cell(one.reason, "long"),
     documentsCell(data.documents[one.release] || []))), "No release was activated yet.");
   showTrials(data);
   showDrift(data.drift);
 }
 
 function documentsCell(found) {
-  const links = found.map((one) => element("a", { href: one.href, target: "_blank", rel: "noopener", title: `${one.model} ${one.version}` }, one.name));
-  return element("td", { class: "text" }, ...(links.length ? links.flatMap((one, at) => (at ? [" · ", one] : [one])) : ["–"]));
+  const links = found.map((one) => element("a", { href: one.href, target: "_blank", rel: "noopener", title: `${one.name} of ${one.model} ${one.version}` }, DOCUMENTS[one.name] || one.name));
+  return element("td", { class: "links" }, ...(links.length ? links.flatMap((one, at) => (at ? [" · ", one] : [one])) : ["–"]));
 }
 
 function showTrials(data) {
@@ -237,10 +244,11 @@ function chart(place, series) {
   const axis = { stroke: color("--soft"), grid: { stroke: color("--rule"), width: 1 }, ticks: { stroke: color("--rule"), width: 1 }, font: "11px system-ui, sans-serif" };
   return new uPlot({
     width: place.clientWidth, height: 190, padding: [8, 8, 0, 0],
+    legend: { live: true },
     cursor: { sync: { key: "console" }, points: { size: 6 }, drag: { x: false, y: false } },
-    scales: { y: { range: (_, low, high) => [0, Math.max(high * 1.08, 1)] } },
-    axes: [{ ...axis, space: 70, values: (_, at) => at.map((one) => new Date(one * 1000).toTimeString().slice(0, 5)) }, { ...axis, size: 44 }],
-    series: [{ value: (_, v) => (v === null ? "–" : new Date(v * 1000).toTimeString().slice(0, 8)), label: "time" }, ...series],
+    scales: { x: { range: (_, low, high) => [high - CHART_S, high] }, y: { range: (_, low, high) => [0, Math.max(high * 1.08, 1)] } },
+    axes: [{ ...axis, space: 70, incrs: [60, 180, 300], values: (_, at) => at.map((one) => new Date(one * 1000).toISOString().slice(11, 16)) }, { ...axis, size: 44 }],
+    series: [{ value: (_, v) => (v === null ? "–" : new Date(v * 1000).toISOString().slice(11, 19)), label: "UTC" }, ...series.map((one) => ({ ...one, points: { show: false } }))],
   }, [[], ...series.map(() => [])], place);
 }
 
@@ -250,6 +258,7 @@ function updateCharts() {
   charts[0].setData([times, ...words.map((_, at) => points.map((one) => one[1][at] ?? null))]);
   charts[1].setData([times, points.map((one) => one[2]), points.map((one) => one[3]), times.map(() => target || null)]);
   const last = points[points.length - 1];
+  for (const one of charts) if (one.cursor.left < 0) one.setLegend({ idx: points.length - 1 });
   $("chart-rates").setAttribute("aria-label", "Decisions per second by outcome; now " + words.map((word, at) => `${word} ${perSecond(last[1][at])}`).join(", "));
   $("chart-latency").setAttribute("aria-label", `Latency of the whole decision; now p50 ${ms(last[2])} ms, p99 ${ms(last[3])} ms`);
 }
