@@ -29,6 +29,8 @@ SHARED = CHECKOUT.parent / "shared"
 
 # Programs that pip does not bring, and the packages of Debian and Ubuntu that do.
 PACKAGES = {
+    "chromedriver": "chromium-driver",
+    "chromium": "chromium",
     "curl": "curl",
     "envsubst": "gettext-base",
     "h2load": "nghttp2-client",

@@ -9,7 +9,8 @@ set -eu
 PATH="$PATH:/usr/sbin:/sbin"
 MISSING=""
 for pair in \
-  curl=curl envsubst=gettext-base h2load=nghttp2-client nghttp=nghttp2-client nginx=nginx openssl=openssl \
+  chromedriver=chromium-driver chromium=chromium curl=curl envsubst=gettext-base \
+  h2load=nghttp2-client nghttp=nghttp2-client nginx=nginx openssl=openssl \
   mosquitto=mosquitto prometheus=prometheus promtool=prometheus redis-server=redis-server valkey-server=valkey-server \
   cc="gcc libc6-dev" ; do
   command -v "${pair%%=*}" >/dev/null || MISSING="$MISSING ${pair#*=}"
