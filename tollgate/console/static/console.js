@@ -24,8 +24,11 @@ const drawn = new Map(); // last data of each part of the page
 
 const whole = new Intl.NumberFormat("en");
 const count = (value) => whole.format(Math.round(value));
-const percent = (value) =>
-  value === null || value === undefined ? "–" : `${(value * 100).toFixed(value > 0 && value < 0.001 ? 3 : 1)} %`;
+function percent(value) {
+  if (value === null || value === undefined) return "–";
+  const digits = value !== 0 && Math.abs(value) < 0.001 ? 3 : 1;
+  return `${(value * 100).toFixed(digits).replace(/^-(0\.?0*)$/, "$1")} %`;
+}
 const decimal = (value, digits) =>
   value === null || value === undefined ? "–" : value.toFixed(digits);
 const ms = (value) => decimal(value, value !== null && value < 10 ? 2 : 1);
@@ -147,7 +150,7 @@ function showLive(data) {
 
 function showRecords(data) {
   fill("table-releases", [data.history, data.documents], () => data.history.map((one) => element("tr", {},
-    cell(moment(one.time), "time"), cell(one.action), head(one.release),
+    cell(moment(one.time).slice(0, 16), "time"), cell(one.action), head(one.release),
     cell(one.approver ? `${one.actor}, approved by ${one.approver}` : one.actor), cell(one.reason, "long"),
     documentsCell(data.documents[one.release] || []))), "No release was activated yet.");
   showTrials(data);
@@ -211,9 +214,9 @@ function showDrift(drift) {
   }
   const columns = drift ? drift.columns : [];
   fill("table-drift", columns, () => columns.map((one) => element("tr", {},
-    head(one.kind === "score" ? "score" : one.name), cell(one.drifted ? "drift" : one.psi === null ? "untold" : "holds", one.drifted ? "bad" : "soft"),
+    head(one.kind === "score" ? "score" : one.name), cell(one.drifted ? "drift" : one.psi === null ? "not judged" : "no drift", one.drifted ? "bad" : "soft"),
     number(decimal(one.psi, 3)), number(one.sigmas === null ? "–" : (one.sigmas >= 0 ? "+" : "") + one.sigmas.toFixed(2)), number(percent(one.missing)),
-    cell(one.window), cell(one.release))), "No window was judged yet.");
+    cell(one.window, "time"), cell(one.release, "time"))), "No window was judged yet.");
 }
 
 // Charts ----------------------------------------------------------------------------
@@ -243,7 +246,7 @@ function drawCharts() {
 function chart(place, series) {
   const axis = { stroke: color("--soft"), grid: { stroke: color("--rule"), width: 1 }, ticks: { stroke: color("--rule"), width: 1 }, font: "11px system-ui, sans-serif" };
   return new uPlot({
-    width: place.clientWidth, height: 190, padding: [8, 8, 0, 0],
+    width: place.clientWidth, height: 190, padding: [8, 18, 0, 0],
     legend: { live: true },
     cursor: { sync: { key: "console" }, points: { size: 6 }, drag: { x: false, y: false } },
     scales: { x: { range: (_, low, high) => [high - CHART_S, high] }, y: { range: (_, low, high) => [0, Math.max(high * 1.08, 1)] } },
