@@ -163,6 +163,11 @@ def test_no_figure_is_shown_before_the_secret(place: Place, browser: WebDriver) 
             urllib.request.urlopen(place.console + path)
         with refused.value:
             assert refused.value.code == 401
+            headers = refused.value.headers
+            assert headers["Content-Security-Policy"].startswith("default-src 'self'; ")
+            assert headers["X-Frame-Options"] == "DENY"
+            assert headers["X-Content-Type-Options"] == "nosniff"
+            assert headers["Referrer-Policy"] == "no-referrer"
     send_secret(browser, "a-secret-of-nobody")
     assert text_of(browser, "#problem") == "This is not the secret."
     assert not browser.get_cookies()

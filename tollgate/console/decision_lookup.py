@@ -117,7 +117,7 @@ class DecisionLookup:
             _end(child)
             problem = f"was not found within {LIMIT_S:g} s; `tollgate explain` "
             raise InputError(decision, problem + "searches without a limit") from None
-        except (OSError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError) as error:  # ended, or closed meanwhile
             _end(child)
             raise InputError(decision, "the look-up ended; try again") from error
 
