@@ -8,28 +8,21 @@ lost, and a receiver that stores the ids handles each once.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
-from prometheus_client import CollectorRegistry
 
 from tollgate.alarms.alarm import Alarm, OutcomeRules, Report, alarm_id, score_of
 from tollgate.alarms.outcomes import MachineOutcome, OutcomeStore
 from tollgate.alarms.readings import ReadingCodec, Readings
 from tollgate.alarms.scoring import ReadingAnswer, ServerScorer
-from tollgate.errors import StoreError, TollgateError
-from tollgate.metrics import counter, gauge, histogram
-from tollgate.stream.source import DeadLetter, Feed, Message, Source
-from tollgate.worker import retry, run_until_idle
-
-log = logging.getLogger(__name__)
+from tollgate.metrics import counter, histogram
+from tollgate.stream.batch_consumer import BatchConsumer, ConsumerMetrics
+from tollgate.stream.source import Feed, Message, Source
 
 BATCH_READINGS = 1_000
-WAIT_S = 0.25
-_BACKLOG_EVERY_S = 1.0
 # Answers without the store are requested again while the store is away, and so often
 # once it responds: a server's circuit breaker closes within a second. A stored decision
 # that was made without the store would stay so for ever.
@@ -38,16 +31,7 @@ DECIDE_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 AGE_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 15, 60, 300, 3600)
 
 
-class AlarmTally(msgspec.Struct):
-    """Count the results of a consumer since its start."""
-
-    decided: int = 0
-    alarms: int = 0
-    dead_letters: int = 0
-    retries: int = 0
-
-
-class AlarmConsumer:
+class AlarmConsumer(BatchConsumer):
     """
     Score the readings of one source, and publish alarms to one feed.
 
@@ -58,6 +42,10 @@ class AlarmConsumer:
         stopped: Ends the run, and each retry.
         on_step: Called with the name of each step; tests stop there.
         now_us: The wall clock, µs since the epoch.
+
+    Attributes:
+        decided: Number of readings decided since the start.
+        alarms: Number of alarms published since the start.
     """
 
     def __init__(
@@ -77,7 +65,13 @@ class AlarmConsumer:
         on_step: Callable[[str], None] = lambda step: None,
         now_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
-        self._source = source
+        super().__init__(
+            source,
+            name="alarm-consumer",
+            most=batch_readings,
+            metrics=metrics,
+            stopped=stopped,
+        )
         self._scorer = scorer
         self._alarms = alarms
         self._product = product
@@ -85,54 +79,11 @@ class AlarmConsumer:
         self._rules = rules
         self._outcomes = outcomes
         self._metrics = metrics
-        self._stopped = stopped
-        self._report = report
-        self._batch_readings = batch_readings
+        self._report_as = report
         self._on_step = on_step
         self._now_us = now_us
-        self._messages: list[Message] = []  # polled, and not committed yet
-        self._backlog_at_s = 0.0
-        self.problem = "no reading was polled yet"
-        self.tally = AlarmTally()
-
-    def run(self, *, until_idle_s: float | None = None) -> None:
-        """
-        Score readings until stopped; a batch in progress is finished first.
-
-        Args:
-            until_idle_s: Ends the run when no reading came for so long; None never.
-        """
-        run_until_idle(
-            "alarm-consumer",
-            self.step,
-            stopped=self._stopped,
-            until_idle_s=until_idle_s,
-        )
-
-    def step(self, *, wait_s: float = WAIT_S) -> int:
-        """
-        Score and commit one batch; return the number of its messages.
-
-        A source, server, store or feed that is away is retried until it is back, or
-        until the consumer is stopped: then nothing of the batch is committed.
-        """
-
-        def poll() -> None:
-            self._messages = list(
-                self._source.poll(most=self._batch_readings, wait_s=wait_s)
-            )
-
-        # After an unforeseen error, the batch that was polled comes first.
-        if not self._messages and not self._retry("source", poll):
-            return 0
-        messages = self._messages
-        if messages:
-            done = self._handle(messages)
-            self._messages = []
-            if not done:
-                return len(messages)
-        self._observe_backlog()
-        return len(messages)
+        self.decided = 0
+        self.alarms = 0
 
     def _handle(self, messages: Sequence[Message]) -> bool:
         """Decide, publish and commit a batch; return False if stopped before."""
@@ -147,15 +98,10 @@ class AlarmConsumer:
         refused |= {
             readings.at[row]: one.error for row, one in answers.items() if one.error
         }
-        letters = [DeadLetter(messages[at], why) for at, why in sorted(refused.items())]
-        if letters and not self._retry(
-            "source", lambda: self._source.add_dead_letters(letters)
-        ):
-            return False
         if not self._publish(readings, answers):
             return False
         self._on_step("published")
-        if not self._retry("source", self._source.commit):
+        if not self._commit(messages, refused=refused):
             return False
         self._on_step("committed")
         self._count(readings, answers, unreadable=len(readings.unreadable))
@@ -179,7 +125,7 @@ class AlarmConsumer:
             if tries < _TRIES_WITHOUT_STORE:
                 for row in blind:
                     del answers[row]
-                self._metrics.retried("store")
+                self._count_retry("store")
                 if self._stopped.wait(0.1 * 2**tries):
                     return False
         return True
@@ -189,7 +135,7 @@ class AlarmConsumer:
     ) -> bool:
         """Publish the alarms of a batch, then store outcomes; False if stopped."""
         rows = [row for row in range(len(readings)) if not answers[row].error]
-        if self._report == "every":
+        if self._report_as == "every":
             every: list[tuple[int, str | None]] = [
                 (row, None) for row in rows if self._rules.raises(answers[row].decision)
             ]
@@ -268,7 +214,7 @@ class AlarmConsumer:
             return False
         self._on_step("sent")
         self._metrics.published(alarms, now_us=self._now_us())
-        self.tally.alarms += len(alarms)
+        self.alarms += len(alarms)
         return True
 
     def _alarm(
@@ -305,54 +251,17 @@ class AlarmConsumer:
         self._metrics.count("decided", len(readings) - invalid)
         self._metrics.count("invalid", invalid)
         self._metrics.count("unreadable", unreadable)
-        self.tally.decided += len(readings) - invalid
-        self.tally.dead_letters += invalid + unreadable
-        if invalid + unreadable:
-            log.warning("%d readings are dead letters", invalid + unreadable)
-
-    def _observe_backlog(self) -> None:
-        if time.monotonic() < self._backlog_at_s:
-            return
-        self._backlog_at_s = time.monotonic() + _BACKLOG_EVERY_S
-        try:
-            self._metrics.backlog.set(self._source.backlog())
-        except StoreError as exc:
-            log.warning("%s", exc)
-            return
-        self._metrics.partitions.set(self._source.partitions())
-
-    def _retry(self, part: str, work: Callable[[], None]) -> bool:
-        """Retry until it succeeds; return False if stopped before."""
-
-        def failed(error: Exception) -> None:
-            log.warning("%s", error)
-            self.problem = f"{part}: {error}"
-            self.tally.retries += 1
-            self._metrics.retried(part)
-            self._metrics.ready.set(0)
-
-        if not retry(
-            work, errors=(TollgateError,), failed=failed, stopped=self._stopped
-        ):
-            return False
-        if self.problem:
-            self.problem = ""
-            self._metrics.ready.set(1)
-        return True
+        self.decided += len(readings) - invalid
 
 
-class AlarmMetrics:
-    """Hold the metrics of one consumer, in a separate registry."""
+class AlarmMetrics(ConsumerMetrics):
+    """Hold the metrics of one consumer of readings."""
 
     def __init__(self, product: str) -> None:
-        self.registry = registry = CollectorRegistry()
-        self._product = product
+        super().__init__("alarms", product=product)
+        registry = self.registry
         self._readings = counter("tollgate_alarms_readings_total", registry)
         self._published = counter("tollgate_alarms_published_total", registry)
-        self._retries = counter("tollgate_alarms_retries_total", registry)
-        self.ready = gauge("tollgate_alarms_ready", registry).labels(product)
-        self.backlog = gauge("tollgate_alarms_backlog", registry).labels(product)
-        self.partitions = gauge("tollgate_alarms_partitions", registry).labels(product)
         self.decide_s = histogram(
             "tollgate_alarms_decide_seconds", registry, buckets=DECIDE_BUCKETS_S
         ).labels(product)
@@ -363,14 +272,10 @@ class AlarmMetrics:
     def count(self, outcome: str, number: int) -> None:
         """Add readings: `decided`, `invalid` or `unreadable`."""
         if number:
-            self._readings.labels(self._product, outcome).inc(number)
+            self._readings.labels(self.product, outcome).inc(number)
 
     def published(self, alarms: Sequence[Alarm], *, now_us: int) -> None:
         """Add alarms that are published, with the ages of their readings."""
         for one in alarms:
-            self._published.labels(self._product, one.decision).inc()
+            self._published.labels(self.product, one.decision).inc()
             self._age_s.observe(max(0, now_us - one.event_time) / 1e6)
-
-    def retried(self, part: str) -> None:
-        """Count a call that failed, of source, server, store or alarms."""
-        self._retries.labels(self._product, part).inc()

@@ -24,17 +24,16 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
-from prometheus_client import CollectorRegistry
 
 from tollgate import __version__
-from tollgate.errors import InputError, StoreError, TollgateError
-from tollgate.metrics import counter, gauge, histogram
-from tollgate.stream.source import DeadLetter, Message, Source
-from tollgate.worker import JITTER, backoff_s, retry, run_until_idle
+from tollgate.errors import InputError
+from tollgate.metrics import counter, histogram
+from tollgate.stream.batch_consumer import BatchConsumer, ConsumerMetrics
+from tollgate.stream.source import Message, Source
+from tollgate.worker import JITTER, backoff_s
 
 log = logging.getLogger(__name__)
 
@@ -43,13 +42,11 @@ IN_FLIGHT = 8
 TIMEOUT_S = 10.0
 GIVE_UP_S = 86_400.0
 FIRST_RETRY_S, MOST_RETRY_S = 0.5, 60.0
-WAIT_S = 0.25
 
 SECRET_PREFIX = "whsec_"
 _SECRET_BYTES = range(24, 65)  # the specification's limits
 # Answers about the content of an alarm: the same request cannot succeed later.
 _REFUSED = frozenset({400, 413, 415, 422})
-_BACKLOG_EVERY_S = 1.0
 DELIVERY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
@@ -190,15 +187,7 @@ class Webhook:
             return 0
 
 
-class WebhookTally(msgspec.Struct):
-    """Count the results of a deliverer since its start."""
-
-    delivered: int = 0
-    dead_letters: int = 0
-    retries: int = 0
-
-
-class WebhookDeliverer:
+class WebhookDeliverer(BatchConsumer):
     """
     Deliver the alarms of one source to one webhook.
 
@@ -209,6 +198,9 @@ class WebhookDeliverer:
         give_up_s: Time after which an alarm becomes a dead letter, from its first
             attempt.
         stopped: Ends the run, and each retry; alarms that are not delivered stay.
+
+    Attributes:
+        delivered: Number of alarms delivered since the start.
     """
 
     def __init__(
@@ -222,50 +214,24 @@ class WebhookDeliverer:
         first_retry_s: float = FIRST_RETRY_S,
         in_flight: int = IN_FLIGHT,
     ) -> None:
-        self._source = source
+        super().__init__(
+            source,
+            name="webhook-deliverer",
+            most=BATCH_ALARMS,
+            metrics=metrics,
+            stopped=stopped,
+        )
         self._webhook = webhook
         self._metrics = metrics
-        self._stopped = stopped
         self._give_up_s = give_up_s
         self._first_retry_s = first_retry_s
         self._threads = ThreadPoolExecutor(in_flight, thread_name_prefix="webhook")
         self._decoder = msgspec.json.Decoder(_AlarmIds)
-        self._messages: list[Message] = []
-        self._backlog_at_s = 0.0
-        self.problem = "no alarm was polled yet"
-        self.tally = WebhookTally()
+        self.delivered = 0
 
-    def run(self, *, until_idle_s: float | None = None) -> None:
-        """
-        Deliver alarms until stopped.
-
-        Args:
-            until_idle_s: Ends the run when no alarm came for so long; None never.
-        """
-        run_until_idle(
-            "webhook-deliverer",
-            self.step,
-            stopped=self._stopped,
-            until_idle_s=until_idle_s,
-        )
+    def close(self) -> None:
+        """End the threads."""
         self._threads.shutdown()
-
-    def step(self, *, wait_s: float = WAIT_S) -> int:
-        """Deliver and commit one batch; return the number of its messages."""
-
-        def poll() -> None:
-            self._messages = list(self._source.poll(most=BATCH_ALARMS, wait_s=wait_s))
-
-        if not self._messages and not self._retry(poll):
-            return 0
-        messages = self._messages
-        if messages:
-            done = self._handle(messages)
-            self._messages = []
-            if not done:
-                return len(messages)
-        self._observe_backlog()
-        return len(messages)
 
     def _handle(self, messages: Sequence[Message]) -> bool:
         refused: dict[int, str] = {}
@@ -286,18 +252,12 @@ class WebhookDeliverer:
             refused |= one.result()
         if self._stopped.is_set():
             return False  # some may be undelivered; the next deliverer gets them all
-        letters = [DeadLetter(messages[at], why) for at, why in sorted(refused.items())]
-        if letters and not self._retry(lambda: self._source.add_dead_letters(letters)):
+        if not self._commit(messages, refused=refused):
             return False
-        if not self._retry(self._source.commit):
-            return False
-        delivered = len(messages) - len(letters)
+        delivered = len(messages) - len(refused)
         self._metrics.count("delivered", delivered)
-        self._metrics.count("dead_letter", len(letters))
-        self.tally.delivered += delivered
-        self.tally.dead_letters += len(letters)
-        if letters:
-            log.warning("%d alarms are dead letters", len(letters))
+        self._metrics.count("dead_letter", len(refused))
+        self.delivered += delivered
         return True
 
     def _deliver_lane(
@@ -328,7 +288,7 @@ class WebhookDeliverer:
             if status in _REFUSED:
                 return f"{self._webhook.host}: refused with {why}"
             failures += 1
-            self.tally.retries += 1
+            self._count_retry("receiver")
             self._report(f"{self._webhook.host}: {why}")
             pause_s = backoff_s(
                 failures, first_s=self._first_retry_s, most_s=MOST_RETRY_S
@@ -338,60 +298,26 @@ class WebhookDeliverer:
             self._stopped.wait(pause_s)
         return ""
 
-    def _report(self, problem: str) -> None:
-        """Log a problem of the receiver once, and when it is over."""
-        if bool(problem) != bool(self.problem):
-            log.warning("%s", problem or f"{self._webhook.host} accepts alarms")
-        self.problem = problem
-        self._metrics.ready.set(0 if problem else 1)
 
-    def _observe_backlog(self) -> None:
-        if time.monotonic() < self._backlog_at_s:
-            return
-        self._backlog_at_s = time.monotonic() + _BACKLOG_EVERY_S
-        try:
-            self._metrics.backlog.set(self._source.backlog())
-        except StoreError as exc:
-            log.warning("%s", exc)
-
-    def _retry(self, work: Callable[[], Any]) -> bool:
-        """Retry a call of the source until it succeeds; False if stopped before."""
-
-        def failed(error: Exception) -> None:
-            log.warning("%s", error)
-            self.tally.retries += 1
-            self.problem = str(error)
-            self._metrics.ready.set(0)
-
-        done = retry(
-            work, errors=(TollgateError,), failed=failed, stopped=self._stopped
-        )
-        if done and self.problem:
-            self._report("")
-        return done
-
-
-class WebhookMetrics:
-    """Hold the metrics of one deliverer, in a separate registry."""
+class WebhookMetrics(ConsumerMetrics):
+    """Hold the metrics of one deliverer."""
 
     def __init__(self, product: str) -> None:
-        self.registry = registry = CollectorRegistry()
-        self._product = product
+        super().__init__("webhook", product=product)
+        registry = self.registry
         self._deliveries = counter("tollgate_webhook_alarms_total", registry)
         self._attempts = counter("tollgate_webhook_attempts_total", registry)
         self._seconds = histogram(
             "tollgate_webhook_seconds", registry, buckets=DELIVERY_BUCKETS_S
         ).labels(product)
-        self.backlog = gauge("tollgate_webhook_backlog", registry).labels(product)
-        self.ready = gauge("tollgate_webhook_ready", registry).labels(product)
 
     def count(self, outcome: str, number: int) -> None:
         """Add alarms: `delivered` or `dead_letter`."""
         if number:
-            self._deliveries.labels(self._product, outcome).inc(number)
+            self._deliveries.labels(self.product, outcome).inc(number)
 
     def attempted(self, status: int, seconds: float) -> None:
         """Count an attempt by its status, 0 without a response."""
         word = f"{status // 100}xx" if status else "none"
-        self._attempts.labels(self._product, word).inc()
+        self._attempts.labels(self.product, word).inc()
         self._seconds.observe(seconds)

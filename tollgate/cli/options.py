@@ -87,3 +87,16 @@ HistoryFile = Annotated[
 ]
 Picture = Annotated[Path | None, typer.Option(help="Path of the PNG file to write.")]
 UTC_TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M:%SZ"]
+TlsCa = Annotated[
+    Path | None,
+    typer.Option(help="Certificate authority of the gateway; PEM. Turns on TLS."),
+]
+TlsCert = Annotated[
+    Path | None, typer.Option(help="Client certificate; PEM, with --tls-key.")
+]
+TlsKey = Annotated[
+    Path | None, typer.Option(help="Private key of the client certificate; PEM.")
+]
+TokenFile = Annotated[
+    Path | None, typer.Option(help="File that contains only the caller's API key.")
+]

@@ -226,7 +226,7 @@ def test_bad_readings_are_dead_letters_with_their_reason(
     assert "$.amount" in letters[bad[4]]
     assert letters[bad[5]] == "amount: -1.0: is negative"
     assert [one["reading_id"] for one in stored_alarms(redis_client)] == ["good"]
-    assert (consumer.tally.decided, consumer.tally.dead_letters) == (1, 11)
+    assert (consumer.decided, consumer.dead_letters) == (1, 11)
 
 
 def test_the_readings_of_a_machine_are_requested_in_order(
@@ -265,7 +265,7 @@ def test_a_server_that_is_away_delays_and_loses_nothing(
         server.fail(code, requests=2)
     server.fail("UNAUTHENTICATED", requests=2)
     drain(consumer, 3)
-    assert consumer.tally.retries >= 2
+    assert consumer.retries >= 2
     assert len(stored_alarms(redis_client)) == 3
     assert redis_client.xpending("readings:0", "alarms")["pending"] == 0
 

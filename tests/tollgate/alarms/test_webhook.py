@@ -127,7 +127,7 @@ def deliverer_of(
     yield make
     for one in opened:
         one._source.close()
-        one._threads.shutdown()
+        one.close()
 
 
 def alarm(name: str, machine: str = "m") -> bytes:
@@ -208,7 +208,7 @@ def test_a_failing_receiver_gets_the_alarm_again_with_the_same_id(
     deliverer = deliverer_of()
     drain(deliverer, 1)
     assert [one.alarm_id for one in receiver.requests] == ["a-1"] * 6
-    assert (deliverer.tally.delivered, deliverer.tally.retries) == (1, 5)
+    assert (deliverer.delivered, deliverer.retries) == (1, 5)
 
 
 def test_an_alarm_that_is_never_accepted_is_a_dead_letter(

@@ -22,7 +22,18 @@ from tollgate.cli.decisions.journal_commands import (
     default_folder,
     default_keys,
 )
-from tollgate.cli.options import Customer, DecisionId, Json, Product, Repository, State
+from tollgate.cli.options import (
+    Customer,
+    DecisionId,
+    Json,
+    Product,
+    Repository,
+    State,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    TokenFile,
+)
 from tollgate.cli.repositories import open_for_reading
 from tollgate.errors import InputError, SetupError
 from tollgate.request_size import request_rows as few_of_one_id
@@ -170,19 +181,10 @@ def score(
         ),
     ] = None,
     state: State = None,
-    tls_ca: Annotated[
-        Path | None,
-        typer.Option(help="Certificate authority of the gateway; PEM. Turns on TLS."),
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="Client certificate; PEM, with --tls-key.")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(help="Private key of the client certificate; PEM.")
-    ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(help="File that contains only the caller's API key.")
-    ] = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
     as_json: Annotated[
         bool,
         typer.Option(

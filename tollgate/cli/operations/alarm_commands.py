@@ -24,13 +24,23 @@ from tollgate.cli.metrics_port import (
     require_metrics_port,
     serve_metrics,
 )
-from tollgate.cli.options import Product, Repository, State, StoreUrl
+from tollgate.cli.options import (
+    Product,
+    Repository,
+    State,
+    StoreUrl,
+    TlsCa,
+    TlsCert,
+    TlsKey,
+    TokenFile,
+)
 from tollgate.cli.repositories import open_for_reading
 from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
     from tollgate.settings import Settings
+    from tollgate.stream.batch_consumer import BatchConsumer, ConsumerMetrics
 
 _DEFAULT_URL = "127.0.0.1:8001"
 _STORE_DEADLINE_S = 5.0  # no caller waits
@@ -115,19 +125,10 @@ def run(
     timeout_s: Annotated[
         float, typer.Option(min=0.001, help="Deadline of a request, seconds.")
     ] = 2.0,
-    tls_ca: Annotated[
-        Path | None,
-        typer.Option(help="Certificate authority of the gateway; PEM. Turns on TLS."),
-    ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="Client certificate; PEM, with --tls-key.")
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(help="Private key of the client certificate; PEM.")
-    ] = None,
-    token_file: Annotated[
-        Path | None, typer.Option(help="File that contains only the caller's API key.")
-    ] = None,
+    tls_ca: TlsCa = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    token_file: TokenFile = None,
     metrics_port: MetricsPort = 0,
     metrics_host: MetricsHost = LOOPBACK,
     until_idle: UntilIdle = False,
@@ -205,21 +206,14 @@ def run(
         stopped=stopped,
         report=report,
     )
-    serve_metrics(
-        metrics.registry,
-        metrics_port,
-        host=metrics_host,
-        problem=lambda: consumer.problem,
+    counts = _consume(
+        consumer, metrics, port=metrics_port, host=metrics_host, until_idle=until_idle
     )
-    console.say("scoring readings; Ctrl-C ends")
-    consumer.run(until_idle_s=1.0 if until_idle else None)
     source.close()
     alarms.close()
     scorer.close()
-    tally = consumer.tally
     console.result(
-        f"decided {tally.decided:,}, alarms {tally.alarms:,}, "
-        f"dead letters {tally.dead_letters:,}, retries {tally.retries:,}"
+        f"decided {consumer.decided:,}, alarms {consumer.alarms:,}, {counts}"
     )
 
 
@@ -306,20 +300,27 @@ def deliver(
         stopped=stop_on_signal(),
         give_up_s=give_up_after_s,
     )
-    serve_metrics(
-        metrics.registry,
-        metrics_port,
-        host=metrics_host,
-        problem=lambda: deliverer.problem,
+    counts = _consume(
+        deliverer, metrics, port=metrics_port, host=metrics_host, until_idle=until_idle
     )
-    console.say("delivering alarms; Ctrl-C ends")
-    deliverer.run(until_idle_s=1.0 if until_idle else None)
     source.close()
-    tally = deliverer.tally
-    console.result(
-        f"delivered {tally.delivered:,}, dead letters {tally.dead_letters:,}, "
-        f"retries {tally.retries:,}"
-    )
+    deliverer.close()
+    console.result(f"delivered {deliverer.delivered:,}, {counts}")
+
+
+def _consume(
+    consumer: BatchConsumer,
+    metrics: ConsumerMetrics,
+    *,
+    port: int,
+    host: str,
+    until_idle: bool,
+) -> str:
+    """Export metrics and run until stopped; return the counts that all have."""
+    serve_metrics(metrics.registry, port, host=host, problem=lambda: consumer.problem)
+    console.say(f"{consumer.name} runs; Ctrl-C ends")
+    consumer.run(until_idle_s=1.0 if until_idle else None)
+    return f"dead letters {consumer.dead_letters:,}, retries {consumer.retries:,}"
 
 
 def _alarms_topic(chosen: Settings) -> str:
