@@ -261,6 +261,9 @@ class AlarmMetrics(ConsumerMetrics):
         super().__init__("alarms", product=product)
         registry = self.registry
         self._readings = counter("tollgate_alarms_readings_total", registry)
+        # A series that begins at 1 has no increase, so no alert would see the first.
+        for outcome in ("decided", "invalid", "unreadable"):
+            self._readings.labels(product, outcome)
         self._published = counter("tollgate_alarms_published_total", registry)
         self.decide_s = histogram(
             "tollgate_alarms_decide_seconds", registry, buckets=DECIDE_BUCKETS_S

@@ -306,6 +306,9 @@ class WebhookMetrics(ConsumerMetrics):
         super().__init__("webhook", product=product)
         registry = self.registry
         self._deliveries = counter("tollgate_webhook_alarms_total", registry)
+        # A series that begins at 1 has no increase, so no alert would see the first.
+        for outcome in ("delivered", "dead_letter"):
+            self._deliveries.labels(product, outcome)
         self._attempts = counter("tollgate_webhook_attempts_total", registry)
         self._seconds = histogram(
             "tollgate_webhook_seconds", registry, buckets=DELIVERY_BUCKETS_S

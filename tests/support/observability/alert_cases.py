@@ -336,6 +336,57 @@ CASES = (
         "45m",
         {**PAGE, "feed": "purchases"},
     ),
+    Case(
+        "TollgateAlarmsNotReady",
+        {counter("tollgate_alarms_ready", instance="a"): "1x30 0x10"},
+        "30m",
+        "35m",
+        {**PAGE, "instance": "a"},
+    ),
+    # 6,000 a minute; then none is older than 10 s, but 9,000 wait: 90 s of work.
+    Case(
+        "TollgateAlarmsLate",
+        {
+            counter("tollgate_alarms_age_seconds_bucket", le="5"): "0+10x60",
+            counter("tollgate_alarms_age_seconds_bucket", le="+Inf"): "0+10x60",
+            counter("tollgate_alarms_backlog"): "3000x30 9000x30",
+            counter("tollgate_alarms_readings_total", outcome="decided"): "0+6000x60",
+        },
+        "30m",
+        "40m",
+        PAGE,
+    ),
+    Case(
+        "TollgateAlarmsDeadLetters",
+        {
+            counter("tollgate_alarms_readings_total", outcome="unreadable"): (
+                "0x30 2x10"
+            ),
+            counter("tollgate_alarms_readings_total", outcome="decided"): "0+9x40",
+        },
+        "30m",
+        "35m",
+        {**TICKET, "outcome": "unreadable"},
+    ),
+    Case(
+        "TollgateWebhookNotReady",
+        {counter("tollgate_webhook_ready", instance="a"): "1x30 0x10"},
+        "34m",
+        "38m",
+        {**PAGE, "instance": "a"},
+    ),
+    Case(
+        "TollgateWebhookDeadLetters",
+        {
+            counter("tollgate_webhook_alarms_total", outcome="dead_letter"): (
+                "0x30 1x10"
+            ),
+            counter("tollgate_webhook_alarms_total", outcome="delivered"): "0+9x40",
+        },
+        "30m",
+        "35m",
+        PAGE,
+    ),
 )
 
 

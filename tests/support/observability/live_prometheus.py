@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from tests.support.checkout import CHECKOUT
 from tests.support.gateway.gateways import make_place
 from tollgate.server.processes.environment import free_port
+from tollgate.stream.redis_streams import RedisFeed
 from tollgate.testing.supervised import Supervised, supervised
 from tollgate_client.client import Client
 from tollgate_client.options import tls_from
@@ -25,6 +26,7 @@ REPOSITORY = CHECKOUT / "model_repository"
 RULES = CHECKOUT / "helm" / "tollgate" / "files" / "alerts"
 TOLLGATE = (sys.executable, "-c", "from tollgate.cli import main; main()")
 SCRAPES = 12  # one a second
+OUTCOMES = "approve,review,decline"
 PATIENCE_S = 60.0
 
 
@@ -70,6 +72,7 @@ def watched(folder: Path, history: Path) -> Iterator[Watched]:
             ("journal", "run", "--seal-after", "2s"): free_port(),
             ("stream",): free_port(),
             ("challenger", "run"): free_port(),
+            ("alarms", "run", "--report", "every", "--outcomes", OUTCOMES): free_port(),
         }
         for command, port in workers.items():
             stack.enter_context(
@@ -85,7 +88,10 @@ def watched(folder: Path, history: Path) -> Iterator[Watched]:
         # Once a scrape was before it: a histogram that began full has no rate.
         feed = [*TOLLGATE, "feed", str(history), *chosen]
         subprocess.run(feed, check=True, capture_output=True)
-        decide(client, found, scrapes=SCRAPES)
+        with contextlib.closing(
+            RedisFeed(product.address.store_url, feed="tollgate.fraud.readings")
+        ) as readings:
+            decide(client, found, scrapes=SCRAPES, readings=readings)
         yield Watched(product, client, found)
 
 
@@ -120,12 +126,23 @@ def gated(
             yield client
 
 
-def decide(client: Client, found: Prometheus, *, scrapes: int) -> None:
+def decide(
+    client: Client,
+    found: Prometheus,
+    *,
+    scrapes: int,
+    readings: RedisFeed | None = None,
+) -> None:
     """Ask for decisions until every page was scraped so often from now on."""
     until = scraped(found) + scrapes
     until_s = time.monotonic() + PATIENCE_S
     while scraped(found) < until:
         client.decide(purchases(f"t{time.monotonic_ns()}-"))
+        if readings is not None:
+            columns = purchases(f"r{time.monotonic_ns()}-")
+            rows = zip(*columns.values(), strict=True)
+            events = [json.dumps(dict(zip(columns, row, strict=True))) for row in rows]
+            readings.send([b"c"] * 4, [event.encode() for event in events])
         assert time.monotonic() < until_s
         time.sleep(0.05)
 
@@ -136,7 +153,7 @@ def scraped(found: Prometheus) -> int:
     return min((int(one["value"][1]) for one in counts), default=0)
 
 
-def purchases(name: str) -> dict[str, object]:
+def purchases(name: str) -> dict[str, list[object]]:
     """Columns of four purchases."""
     return {
         "transaction_id": [f"{name}{row}" for row in range(4)],
