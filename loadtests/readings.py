@@ -8,12 +8,17 @@ time from a reading's place in the schedule to its alarm. In the second one ever
 reading is reported, while broker, store, server and consumer get SIGKILL in turn: a
 reading that was acknowledged and has no message is lost. Prints the tables of
 docs/alarms.md.
+
+A product with the sensors of the simulated plant gets readings of such a plant, and one
+sensor of each machine fails once: that is an alarm. `--history` fills the windows first.
+The fraud product reviews large amounts. Other products get random values.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import datetime
 import json
 import os
 import shutil
@@ -28,6 +33,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
+import polars as pl
 
 from loadtests.harness import (
     Report,
@@ -46,6 +53,7 @@ from tollgate.load.synthetic import synthetic_purchases
 from tollgate.repository.releases.served_versions import served_policy, served_spec
 from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
 from tollgate.server.processes.redis_server import EmbeddedRedis
+from tollgate.simulate.plant import SENSORS, simulate_plant
 from tollgate.stream.mqtt import MqttFeed, MqttSource
 from tollgate.stream.redis_streams import RedisFeed, RedisSource
 from tollgate.stream.source import Feed, Source
@@ -56,7 +64,10 @@ from tollgate.worker import retry
 _TOLLGATE = "import sys; sys.path.remove(''); from tollgate.cli import main; main()"
 _TICK_S = 0.01  # between two calls of the publisher
 _WARM_UP_S = 3.0
-_MACHINES = 300
+_MACHINES = 400
+_PLANT_INTERVAL_S = 300
+_HISTORY_INTERVAL_S = 900  # one reading in each tile of 15 minutes
+_FAILED_READINGS = 3  # of a machine whose sensor fails
 # The shipped policy of the fraud product reviews every amount from 1,000 on.
 _ALARM_AMOUNT, _USUAL_AMOUNT = 1_500.0, 8.0
 _ALARM_EVERY = 50
@@ -81,26 +92,40 @@ class Traffic:
 
     Args:
         spec: Features of the product, which say what a reading contains.
-        alarms: Make every 50th reading one that the fraud product's policy reviews.
+        alarms: Make some readings that raise an alarm, where it is known which do.
+
+    Attributes:
+        raising: Ids of these readings; of a machine's, the first one.
     """
 
     def __init__(
-        self, spec: FeatureSpec, *, rate: float, seconds: float, alarms: bool
+        self,
+        spec: FeatureSpec,
+        *,
+        rate: float,
+        seconds: float,
+        alarms: bool,
+        machines: int = _MACHINES,
     ) -> None:
         self._count = int(rate * seconds)
         self._size = max(1, round(rate * _TICK_S))
-        columns = synthetic_purchases(
-            spec, self._count, seed=1, first_us=time.time_ns() // 1000, ids=_MACHINES
-        )
         self._key = spec.entities[0].key if spec.entities else TRANSACTION_ID
+        if is_plant(spec):
+            columns, raises = _plant_readings(
+                self._key, self._count, machines, alarms=alarms
+            )
+        else:
+            columns = synthetic_purchases(
+                spec, self._count, seed=1, first_us=time.time_ns() // 1000, ids=machines
+            )
+            raises = np.zeros(self._count, np.bool_)
+            if alarms and AMOUNT in columns:
+                raises[_ALARM_EVERY - 1 :: _ALARM_EVERY] = True
+                columns[AMOUNT] = np.where(raises, _ALARM_AMOUNT, _USUAL_AMOUNT)
         name = f"{time.time_ns()}"
-        columns[TRANSACTION_ID] = [f"{name}-{row}" for row in range(self._count)]
-        self.raising: set[str] = set()
-        if alarms:
-            raises = np.arange(self._count) % _ALARM_EVERY == _ALARM_EVERY - 1
-            columns[AMOUNT] = np.where(raises, _ALARM_AMOUNT, _USUAL_AMOUNT)
-            ids = columns[TRANSACTION_ID]
-            self.raising = {ids[row] for row in np.flatnonzero(raises)}
+        ids = [f"{name}-{row}" for row in range(self._count)]
+        columns[TRANSACTION_ID] = ids
+        self.raising = {ids[row] for row in np.flatnonzero(raises)}
         self._columns: dict[str, list[Any]] = {
             column: values if isinstance(values, list) else values.tolist()
             for column, values in columns.items()
@@ -138,6 +163,63 @@ class Traffic:
             for name, one in values.items()
         }
         return json.dumps(values).encode()
+
+
+def is_plant(spec: FeatureSpec) -> bool:
+    """Return whether the readings of a product are those of the simulated plant."""
+    return {one.name for one in spec.fields} == set(SENSORS) and bool(spec.entities)
+
+
+def _plant_readings(
+    key: str, count: int, machines: int, *, alarms: bool
+) -> tuple[dict[str, Any], npt.NDArray[np.bool_]]:
+    """
+    Make readings of a plant, its machines in turn.
+
+    Returns:
+        Columns of `count` readings; and which of them is the first without a value of
+        one sensor, the third after the warm-up or later, at another time of each machine.
+    """
+    turns = -(-count // machines)
+    plant = simulate_plant(
+        machines=machines,
+        days=max(1.0, turns * _PLANT_INTERVAL_S / 86_400),
+        interval_s=_PLANT_INTERVAL_S,
+        faults=0,
+        seed=1,
+    )
+    frame = plant.readings.head(count)
+    columns: dict[str, Any] = {
+        key: frame["machine"].to_list(),
+        EVENT_TIME: np.zeros(count, np.int64),
+        **{name: frame[name].to_numpy().copy() for name in SENSORS},
+    }
+    raises = np.zeros(count, np.bool_)
+    if alarms:
+        random = np.random.default_rng(1)
+        at = random.integers(turns // 4, max(turns - 1, turns // 4 + 1), machines)
+        first = at * machines + np.arange(machines)
+        first = first[first < count]
+        raises[first] = True
+        for later in range(_FAILED_READINGS):
+            rows = first + later * machines
+            columns[SENSORS[0]][rows[rows < count]] = np.nan
+    return columns, raises
+
+
+def write_history(path: Path, *, machines: int, days: float) -> None:
+    """Write readings of the same plant that end now: they fill the windows."""
+    plant = simulate_plant(
+        machines=machines,
+        days=days,
+        interval_s=_HISTORY_INTERVAL_S,
+        faults=0,
+        seed=1,
+    )
+    newest = plant.readings["event_time"].max()
+    shift = pl.lit(datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None))
+    time_us = pl.col(EVENT_TIME) + (shift - pl.lit(newest))
+    plant.readings.with_columns(time_us).write_parquet(path)
 
 
 class Alarms:
@@ -206,9 +288,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--broker", choices=("redis", "mqtt"), action="append")
     parser.add_argument("--rate", type=float, default=2_000.0, help="readings a second")
     parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--machines", type=int, default=_MACHINES)
+    parser.add_argument(
+        "--history",
+        type=float,
+        default=0.0,
+        metavar="DAYS",
+        help="days of readings in the store before; of a product with a plant's sensors",
+    )
     parser.add_argument("--no-kills", action="store_true")
+    parser.add_argument("--only-kills", action="store_true")
     return run_command(
-        parser, arguments, measure=measure, least={"rate": 1, "seconds": 1}
+        parser,
+        arguments,
+        measure=measure,
+        least={"rate": 1, "seconds": 1, "machines": 1},
     )
 
 
@@ -236,11 +330,32 @@ def _measure_broker(
             copy, state=folder / "state", words=("up", "--product", options.product)
         ) as server,
     ):
-        say(f"{name}: {options.rate:g} readings a second for {options.seconds:g} s")
-        yield _run(name, broker, server, copy, spec, options, kills=0)
+        if options.history:
+            _load_history(folder, server, copy, options)
+        if not options.only_kills:
+            say(f"{name}: {options.rate:g} readings a second for {options.seconds:g} s")
+            yield _run(name, broker, server, copy, spec, options, kills=0)
         if not options.no_kills:
             say(f"{name}: {', '.join(_PARTS)} are killed")
             yield _run(name, broker, server, copy, spec, options, kills=len(_PARTS))
+
+
+def _load_history(
+    folder: Path, server: Supervised, repository: Path, options: argparse.Namespace
+) -> None:
+    say(f"{options.history:g} days of {options.machines} machines into the store")
+    path = folder / "history.parquet"
+    write_history(path, machines=options.machines, days=options.history)
+    words = (f"--product={options.product}", f"--repository={repository}")
+    subprocess.run(
+        [
+            *(sys.executable, "-c", _TOLLGATE, "materialize", str(path), *words),
+            f"--state={server.state}",
+        ],
+        check=True,
+        capture_output=True,
+        cwd=folder,
+    )
 
 
 def _run(
@@ -254,14 +369,21 @@ def _run(
     kills: int,
 ) -> Outcome:
     seconds = _WARM_UP_S + (_BETWEEN_S * (kills + 1) if kills else options.seconds)
-    fraud = options.product == "fraud"
-    traffic = Traffic(spec, rate=options.rate, seconds=seconds, alarms=fraud)
+    traffic = Traffic(
+        spec,
+        rate=options.rate,
+        seconds=seconds,
+        alarms=options.product == "fraud" or is_plant(spec),
+        machines=options.machines,
+    )
     label = "every" if kills else "raising"
     readings, alarms = f"readings-{label}", f"alarms-{label}"
     # Without kills, only readings that raise an alarm; with them, or where none is
     # known to raise one, each reading.
-    words = ["--report=every", f"--topic={readings}", f"--alarms-topic={alarms}"]
-    if kills or not fraud:
+    words = [f"--topic={readings}", f"--alarms-topic={alarms}"]
+    if not is_plant(spec) or kills:
+        words.append("--report=every")
+    if kills or not traffic.raising:
         outcomes = served_policy(repository, product=options.product).outcomes
         words.append(f"--outcomes={','.join(outcomes.words)}")
     reader = Alarms(broker.source(alarms))
@@ -277,7 +399,7 @@ def _run(
             _kill(broker, server, consumer)
         publisher.join()
         expected = traffic.acknowledged
-        if not kills and fraud:
+        if not kills and traffic.raising:
             expected = traffic.raising & traffic.acknowledged
         reader.wait_for(expected)
     finally:

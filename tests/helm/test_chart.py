@@ -216,6 +216,14 @@ REFUSED = [
     ({"stream": {"feeds": "payments"}}, "does not match"),
     ({"stream": {"kafka": {"brokers": "kafka"}}}, "does not match"),
     ({"stream": {"kafka": {"brokers": "a:9093,b:9092"}}}, "b:9092 has another port"),
+    (
+        {"alarms": {"kafka": {"brokers": "a:9092"}}},
+        "a:9092 has another port than alarms",
+    ),
+    (
+        {"alarms": {"enabled": True, "webhook": {"enabled": True}}},
+        "alarms.webhook.urlSecret.name or secret.name is empty",
+    ),
     ({"jobs": {"materialize": [{"name": "a"}]}}, "missing propert"),
     ({"jobs": {"retention": {"keep": "1 year"}}}, "does not match"),
     ({"jobs": {"stressProbe": {"schedule": "daily"}}}, "does not match"),

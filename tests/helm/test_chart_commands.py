@@ -18,7 +18,10 @@ from tollgate.cli.app import app
 from tollgate.repository.remote.mirror import mirror_folder
 from tollgate.settings import PREFIX, load_settings
 
-LONG_RUNNING = {"serve", "journal run", "stream", "door"}
+LONG_RUNNING = {
+    *("serve", "journal run", "stream", "door"),
+    *("alarms run", "alarms deliver"),
+}
 
 
 def command_lines(container: dict[str, Any]) -> list[list[str]]:

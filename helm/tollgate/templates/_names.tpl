@@ -123,10 +123,17 @@ tollgate/region: {{ . }}
 {{- if and $values.gpu.tensorrt.build (ne $values.gpu.modelConfigName "tensorrt") -}}
 {{- fail "gpu.tensorrt.build makes plans that gpu.modelConfigName does not name: make it tensorrt" -}}
 {{- end -}}
-{{- range compact (splitList "," $values.stream.kafka.brokers) -}}
-{{- if not (hasSuffix (printf ":%d" (int $values.stream.kafka.port)) .) -}}
-{{- fail (printf "stream.kafka.brokers: %s has another port than stream.kafka.port, which the network policy opens" .) -}}
+{{- range $part := list "stream" "alarms" -}}
+{{- $kafka := (index $values $part).kafka -}}
+{{- range compact (splitList "," $kafka.brokers) -}}
+{{- if not (hasSuffix (printf ":%d" (int $kafka.port)) .) -}}
+{{- fail (printf "%s.kafka.brokers: %s has another port than %s.kafka.port, which the network policy opens" $part . $part) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+{{- $alarms := $values.alarms -}}
+{{- if and $alarms.enabled $alarms.webhook.enabled (not (and $alarms.webhook.urlSecret.name $alarms.webhook.secret.name)) -}}
+{{- fail "alarms.webhook.urlSecret.name or secret.name is empty: name the secrets with the receiver's address and with what signs" -}}
 {{- end -}}
 {{- $ready := $values.server.readinessProduct -}}
 {{- if and $ready (ne $ready "all") (not (has $ready $values.products)) -}}
