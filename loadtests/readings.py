@@ -9,8 +9,9 @@ reading is reported, while broker, store, server and consumer get SIGKILL in tur
 reading that was acknowledged and has no message is lost. Prints the tables of
 docs/alarms.md.
 
-A product with the sensors of the simulated plant gets readings of such a plant, and one
-sensor of each machine fails once: that is an alarm. `--history` fills the windows first.
+A product with the sensors of the simulated plant gets readings of such a plant, and a
+sensor of each machine fails once: that is an alarm. `--history` fills the windows
+first.
 The fraud product reviews large amounts. Other products get random values.
 """
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import gc
 import json
 import os
 import shutil
@@ -27,7 +29,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +67,9 @@ _TOLLGATE = "import sys; sys.path.remove(''); from tollgate.cli import main; mai
 _TICK_S = 0.01  # between two calls of the publisher
 _WARM_UP_S = 3.0
 _MACHINES = 400
-_PLANT_INTERVAL_S = 300
-_HISTORY_INTERVAL_S = 900  # one reading in each tile of 15 minutes
+_HISTORY_INTERVAL_S = 3_600  # of a plant's readings before the test
+_NEWEST_READINGS = 8  # of a machine: those of the test are like one of them
+_HISTORY_SKIPPED = 64  # readings at most, by which machines differ
 _FAILED_READINGS = 3  # of a machine whose sensor fails
 # The shipped policy of the fraud product reviews every amount from 1,000 on.
 _ALARM_AMOUNT, _USUAL_AMOUNT = 1_500.0, 8.0
@@ -95,7 +98,8 @@ class Traffic:
         alarms: Make some readings that raise an alarm, where it is known which do.
 
     Attributes:
-        raising: Ids of these readings; of a machine's, the first one.
+        machines: All readings and their machines.
+        raising: These readings and their machines; of a plant's machine the first one.
     """
 
     def __init__(
@@ -106,13 +110,15 @@ class Traffic:
         seconds: float,
         alarms: bool,
         machines: int = _MACHINES,
+        history_days: float = 0.0,
     ) -> None:
         self._count = int(rate * seconds)
         self._size = max(1, round(rate * _TICK_S))
         self._key = spec.entities[0].key if spec.entities else TRANSACTION_ID
         if is_plant(spec):
+            history = simulated_history(machines=machines, days=history_days)
             columns, raises = _plant_readings(
-                self._key, self._count, machines, alarms=alarms
+                history, self._key, self._count, alarms=alarms
             )
         else:
             columns = synthetic_purchases(
@@ -125,7 +131,9 @@ class Traffic:
         name = f"{time.time_ns()}"
         ids = [f"{name}-{row}" for row in range(self._count)]
         columns[TRANSACTION_ID] = ids
-        self.raising = {ids[row] for row in np.flatnonzero(raises)}
+        machine_of = columns.get(self._key, ids)
+        self.machines = dict(zip(ids, machine_of, strict=True))
+        self.raising = {ids[row]: machine_of[row] for row in np.flatnonzero(raises)}
         self._columns: dict[str, list[Any]] = {
             column: values if isinstance(values, list) else values.tolist()
             for column, values in columns.items()
@@ -170,56 +178,63 @@ def is_plant(spec: FeatureSpec) -> bool:
     return {one.name for one in spec.fields} == set(SENSORS) and bool(spec.entities)
 
 
-def _plant_readings(
-    key: str, count: int, machines: int, *, alarms: bool
-) -> tuple[dict[str, Any], npt.NDArray[np.bool_]]:
+def simulated_history(*, machines: int, days: float) -> pl.DataFrame:
     """
-    Make readings of a plant, its machines in turn.
+    Simulate the readings of a plant before the test; the last one is due now.
 
-    Returns:
-        Columns of `count` readings; and which of them is the first without a value of
-        one sensor, the third after the warm-up or later, at another time of each machine.
+    The machines have different numbers of them. With equal numbers, all would fill
+    their part of the store in the same second of the test, and fold it into tiles.
     """
-    turns = -(-count // machines)
     plant = simulate_plant(
         machines=machines,
-        days=max(1.0, turns * _PLANT_INTERVAL_S / 86_400),
-        interval_s=_PLANT_INTERVAL_S,
-        faults=0,
-        seed=1,
-    )
-    frame = plant.readings.head(count)
-    columns: dict[str, Any] = {
-        key: frame["machine"].to_list(),
-        EVENT_TIME: np.zeros(count, np.int64),
-        **{name: frame[name].to_numpy().copy() for name in SENSORS},
-    }
-    raises = np.zeros(count, np.bool_)
-    if alarms:
-        random = np.random.default_rng(1)
-        at = random.integers(turns // 4, max(turns - 1, turns // 4 + 1), machines)
-        first = at * machines + np.arange(machines)
-        first = first[first < count]
-        raises[first] = True
-        for later in range(_FAILED_READINGS):
-            rows = first + later * machines
-            columns[SENSORS[0]][rows[rows < count]] = np.nan
-    return columns, raises
-
-
-def write_history(path: Path, *, machines: int, days: float) -> None:
-    """Write readings of the same plant that end now: they fill the windows."""
-    plant = simulate_plant(
-        machines=machines,
-        days=days,
+        days=max(days, 1.0),
         interval_s=_HISTORY_INTERVAL_S,
         faults=0,
         seed=1,
     )
-    newest = plant.readings["event_time"].max()
-    shift = pl.lit(datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None))
-    time_us = pl.col(EVENT_TIME) + (shift - pl.lit(newest))
-    plant.readings.with_columns(time_us).write_parquet(path)
+    frame = plant.readings
+    newest = frame[EVENT_TIME].max()
+    now = datetime.datetime.now(datetime.timezone.utc).replace(tzinfo=None)
+    number = pl.int_range(pl.len()).over("machine")
+    skipped = pl.col("machine").hash(seed=1) % _HISTORY_SKIPPED
+    left = pl.len().over("machine") - number
+    return frame.filter((number >= skipped) | (left <= _NEWEST_READINGS)).with_columns(
+        pl.col(EVENT_TIME) + (pl.lit(now) - pl.lit(newest))
+    )
+
+
+def _plant_readings(
+    history: pl.DataFrame, key: str, count: int, *, alarms: bool
+) -> tuple[dict[str, Any], npt.NDArray[np.bool_]]:
+    """
+    Make readings that continue a history, its machines in turn.
+
+    Returns:
+        Columns of `count` readings; and which of them is the first without a value of
+        one sensor, at another time of each machine.
+    """
+    random = np.random.default_rng(1)
+    newest = history.group_by("machine", maintain_order=True).tail(_NEWEST_READINGS)
+    names = newest["machine"].unique(maintain_order=True).to_list()
+    turns = -(-count // len(names))
+    chosen = random.integers(_NEWEST_READINGS, size=(turns, len(names)))
+    columns: dict[str, Any] = {
+        key: (names * turns)[:count],
+        EVENT_TIME: np.zeros(count, np.int64),
+    }
+    for name in SENSORS:
+        own = np.array(newest[name].to_list()).reshape(len(names), _NEWEST_READINGS)
+        columns[name] = own[np.arange(len(names)), chosen].reshape(-1)[:count]
+    raises = np.zeros(count, np.bool_)
+    if alarms:
+        at = random.integers(turns // 4, max(turns - 1, turns // 4 + 1), len(names))
+        first = at * len(names) + np.arange(len(names))
+        first = first[first < count]
+        raises[first] = True
+        for later in range(_FAILED_READINGS):
+            rows = first + later * len(names)
+            columns[SENSORS[0]][rows[rows < count]] = np.nan
+    return columns, raises
 
 
 class Alarms:
@@ -227,6 +242,7 @@ class Alarms:
 
     def __init__(self, source: Source) -> None:
         self.came_s: dict[str, float] = {}
+        self.machines: set[str] = set()
         self.ids: dict[str, set[str]] = {}
         self.messages = 0
         self._newest_s = time.monotonic()
@@ -235,10 +251,22 @@ class Alarms:
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
-    def wait_for(self, readings: set[str]) -> None:
-        """Wait until all came, or none has come for long."""
+    def missing(self, due: Mapping[str, str], *, by_machine: bool) -> int:
+        """
+        Count readings without an alarm.
+
+        Args:
+            due: Readings, and their machines.
+            by_machine: Whether an alarm of another reading of the machine counts, too.
+        """
+        if by_machine:
+            return sum(machine not in self.machines for machine in due.values())
+        return len(due.keys() - self.came_s.keys())
+
+    def wait_for(self, due: Mapping[str, str], *, by_machine: bool) -> None:
+        """Wait until none is missing, or none has come for long."""
         while time.monotonic() < self._newest_s + _LAST_S:
-            if readings <= self.came_s.keys():
+            if not self.missing(due, by_machine=by_machine):
                 return
             time.sleep(0.1)
 
@@ -257,6 +285,7 @@ class Alarms:
                     alarm = json.loads(one.value)
                     name = alarm["reading_id"]
                     self.came_s.setdefault(name, now_s)
+                    self.machines.update(alarm["entities"].values())
                     self.ids.setdefault(name, set()).add(alarm["alarm_id"])
                     self.messages += 1
                     self._newest_s = now_s
@@ -294,7 +323,7 @@ def main(arguments: Sequence[str]) -> int:
         type=float,
         default=0.0,
         metavar="DAYS",
-        help="days of readings in the store before; of a product with a plant's sensors",
+        help="days of readings that the store has before; for a plant",
     )
     parser.add_argument("--no-kills", action="store_true")
     parser.add_argument("--only-kills", action="store_true")
@@ -345,7 +374,8 @@ def _load_history(
 ) -> None:
     say(f"{options.history:g} days of {options.machines} machines into the store")
     path = folder / "history.parquet"
-    write_history(path, machines=options.machines, days=options.history)
+    frame = simulated_history(machines=options.machines, days=options.history)
+    frame.write_parquet(path)
     words = (f"--product={options.product}", f"--repository={repository}")
     subprocess.run(
         [
@@ -375,7 +405,10 @@ def _run(
         seconds=seconds,
         alarms=options.product == "fraud" or is_plant(spec),
         machines=options.machines,
+        history_days=options.history,
     )
+    gc.collect()
+    gc.freeze()  # pauses of this process would count as the system's
     label = "every" if kills else "raising"
     readings, alarms = f"readings-{label}", f"alarms-{label}"
     # Without kills, only readings that raise an alarm; with them, or where none is
@@ -398,41 +431,34 @@ def _run(
         if kills:
             _kill(broker, server, consumer)
         publisher.join()
-        expected = traffic.acknowledged
-        if not kills and traffic.raising:
-            expected = traffic.raising & traffic.acknowledged
-        reader.wait_for(expected)
+        # A machine whose readings are unusual already raises its alarm earlier.
+        by_machine = is_plant(spec) and not kills
+        due = traffic.raising if traffic.raising and not kills else traffic.machines
+        due = {one: due[one] for one in due.keys() & traffic.acknowledged}
+        reader.wait_for(due, by_machine=by_machine)
     finally:
         stopped.set()
         consumer.stop()
         reader.close()
         with contextlib.suppress(StoreError):
             feed.close()
-    return _outcome(name, kills, traffic, reader, expected)
-
-
-def _outcome(
-    name: str, kills: int, traffic: Traffic, reader: Alarms, expected: set[str]
-) -> Outcome:
     first_s = min(traffic.due_s.values()) + _WARM_UP_S
-    timed = expected & reader.came_s.keys()
-    latency_us = [
-        round((reader.came_s[one] - traffic.due_s[one]) * 1e6)
-        for one in timed
-        if traffic.due_s[one] >= first_s
-    ]
-    raising = traffic.raising & traffic.acknowledged
+    raising = traffic.raising.keys() & traffic.acknowledged
     return Outcome(
         broker=name,
         kills=kills,
         acknowledged=len(traffic.acknowledged),
         messages=reader.messages,
-        lost=len(expected - reader.came_s.keys()),
+        lost=reader.missing(due, by_machine=by_machine),
         raising=len(raising),
         raising_lost=len(raising - reader.came_s.keys()),
         duplicates=reader.messages - len(reader.came_s),
         unrecognised=sum(len(ids) > 1 for ids in reader.ids.values()),
-        latency_us=latency_us,
+        latency_us=[
+            round((came_s - traffic.due_s[one]) * 1e6)
+            for one, came_s in reader.came_s.items()
+            if traffic.due_s[one] >= first_s
+        ],
     )
 
 

@@ -5,13 +5,38 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 
+import polars as pl
 import pytest
 
-from loadtests.readings import Outcome, Traffic, main, to_markdown
+from loadtests.readings import (
+    Outcome,
+    Traffic,
+    main,
+    simulated_history,
+    to_markdown,
+)
 from tollgate.alarms.readings import ReadingCodec
 from tollgate.errors import StoreError
-from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
+
+PLANT = """
+version: 1
+product: sensors
+amount: false
+lateness: 2h
+entities:
+  machine: {key: machine, hop: 15m}
+fields:
+  - {name: temperature, type: number, decimals: 1, range: [-1000, 1000]}
+  - {name: pressure, type: number, decimals: 2, range: [-100, 100]}
+  - {name: vibration, type: number, decimals: 2, range: [-100, 100]}
+features:
+  - {name: hot, entity: machine, aggregate: mean, window: 1d, of: temperature}
+  - {name: pressure_mean, entity: machine, aggregate: mean, window: 1d, of: pressure}
+  - {name: vibration_mean, entity: machine, aggregate: mean, window: 1d, of: vibration}
+"""
 
 
 class FailingFeed:
@@ -48,8 +73,33 @@ def test_traffic_is_readings_of_the_product_of_which_some_raise_alarms(
         for one in feed.events
         if json.loads(one)["amount"] >= 1_000
     }
-    assert large == traffic.raising
+    assert large == set(traffic.raising)
     assert len(large) == 4
+
+
+def test_a_plant_continues_its_history_and_each_machine_fails_once(
+    tmp_path: Path,
+) -> None:
+    """Readings are like the newest of their machine; then a sensor has no value."""
+    path = tmp_path / "features.yaml"
+    path.write_text(PLANT)
+    spec = load_spec(path)
+    traffic = Traffic(spec, rate=1_000, seconds=0.4, alarms=True, machines=20)
+    feed = FailingFeed()
+    traffic.publish(feed, threading.Event())
+    readings = ReadingCodec(spec).decode(feed.events)
+    assert readings.unreadable == {}
+    assert set(traffic.raising.values()) == set(readings.machines)
+    assert len(traffic.raising) == 20
+    history = simulated_history(machines=20, days=1.0)
+    for machine in set(readings.machines):
+        own = [row for row in range(400) if readings.machines[row] == machine]
+        values = [readings.columns["temperature"][row] for row in own]
+        missing = [row for row, one in zip(own, values, strict=True) if one is None]
+        assert 1 <= len(missing) <= 3
+        assert readings.columns["transaction_id"][missing[0]] in traffic.raising
+        known = history.filter(pl.col("machine") == machine)["temperature"][-8:]
+        assert {one for one in values if one is not None} <= set(known)
 
 
 @pytest.mark.slow

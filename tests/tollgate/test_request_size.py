@@ -1,4 +1,4 @@
-"""Requests for readings hold few rows of one machine."""
+"""Requests hold few rows of one id."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
 """
 Have readings decided by a server: requests of up to 32 rows, several in flight.
 
-The readings of one machine are decided in their order: each lane has the machines of
-one hash, and sends a request only when the one before it was answered.
+The readings of one machine are decided in their order: each lane has machines of its
+own, and sends a request only when the one before it was answered.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, MutableMapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -96,14 +95,10 @@ class ServerScorer:
             DecisionError: Some readings have no answer; those that have one are in
                 `answers`.
         """
-        lanes: dict[int, list[int]] = {}
-        for row, machine in enumerate(readings.machines):
-            if row not in answers:
-                lane = zlib.crc32(machine.encode()) % self._in_flight
-                lanes.setdefault(lane, []).append(row)
+        rows = [row for row in range(len(readings)) if row not in answers]
         calls: list[Future[None]] = [
-            self._lanes.submit(self._decide_lane, readings, rows, answers)
-            for rows in lanes.values()
+            self._lanes.submit(self._decide_lane, readings, lane, answers)
+            for lane in lanes_of(readings.machines, rows, lanes=self._in_flight)
         ]
         failures = [failure for one in calls if (failure := one.exception())]
         for failure in failures:
@@ -148,3 +143,24 @@ class ServerScorer:
             raise DecisionError(
                 f"the server does not decide: {type(exc).__name__}"
             ) from exc
+
+
+def lanes_of(
+    machines: Sequence[str], rows: Sequence[int], *, lanes: int
+) -> list[list[int]]:
+    """
+    Divide rows among lanes of about the same length, each machine's into one.
+
+    Args:
+        machines: Machine of each row.
+        rows: Rows to divide, in their order.
+        lanes: Lanes at most; those without a row are left out.
+    """
+    by_machine: dict[str, list[int]] = {}
+    for row in rows:
+        by_machine.setdefault(machines[row], []).append(row)
+    found: list[list[int]] = [[] for _ in range(lanes)]
+    # The machines with most rows first: the last ones even the lanes out.
+    for own in sorted(by_machine.values(), key=len, reverse=True):
+        min(found, key=len).extend(own)
+    return [sorted(lane) for lane in found if lane]
