@@ -23,12 +23,14 @@ import datetime
 import gc
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,12 +50,13 @@ from loadtests.harness import (
 )
 from loadtests.results.markdown import markdown_table
 from loadtests.results.percentiles import latency_of
-from tollgate.errors import StoreError
+from tollgate.errors import ServerError, StoreError
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.load.surroundings import measured_on
 from tollgate.load.synthetic import synthetic_purchases
 from tollgate.repository.releases.served_versions import served_policy, served_spec
 from tollgate.schema import AMOUNT, EVENT_TIME, TRANSACTION_ID
+from tollgate.server.processes.environment import free_port
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.simulate.plant import SENSORS, simulate_plant
 from tollgate.stream.mqtt import MqttFeed, MqttSource
@@ -419,13 +422,19 @@ def _run(
     if kills or not traffic.raising:
         outcomes = served_policy(repository, product=options.product).outcomes
         words.append(f"--outcomes={','.join(outcomes.words)}")
-    reader = Alarms(broker.source(alarms))
+    source = broker.source(alarms)
+    until_s = time.monotonic() + _LAST_S
+    while not source.partitions() and time.monotonic() < until_s:
+        with contextlib.suppress(StoreError):
+            source.poll(most=1, wait_s=0.1)  # subscribes, or takes a lease
+    reader = Alarms(source)
     feed = broker.feed(readings)
     stopped = threading.Event()
     consumer = _Consumer(broker, server, repository, options.product, words)
     try:
         consumer.start()
-        time.sleep(4.0)  # sessions of MQTT are subscribed, and stored
+        consumer.wait_reading()
+        time.sleep(2.0)  # mosquitto stores the sessions each second
         publisher = threading.Thread(target=traffic.publish, args=(feed, stopped))
         publisher.start()
         if kills:
@@ -497,6 +506,8 @@ class _Consumer:
             *(f"--repository={repository}", f"--state={server.state}"),
             *(f"--product={product}", f"--url={server.grpc_url}", *words),
         ]
+        self._port = free_port()
+        self._command.append(f"--metrics-port={self._port}")
         self._environment = os.environ | {"TOLLGATE_FEED_URL": broker.url}
         self._log = server.state.with_suffix(".alarms")
         self._process: subprocess.Popen[bytes] | None = None
@@ -511,6 +522,21 @@ class _Consumer:
                 stderr=log,
                 cwd=self._log.parent,
             )
+
+    def wait_reading(self) -> None:
+        """Wait until it reads; before, an MQTT broker stores nothing for it."""
+        until_s = time.monotonic() + _LAST_S
+        while time.monotonic() < until_s:
+            with (
+                contextlib.suppress(OSError),
+                urllib.request.urlopen(
+                    f"http://127.0.0.1:{self._port}/metrics", timeout=5
+                ) as page,
+            ):
+                if re.search(rb"alarms_partitions\{[^}]*\} [1-9]", page.read()):
+                    return
+            time.sleep(0.1)
+        raise ServerError("tollgate alarms run", f"does not read; see {self._log}")
 
     def kill(self) -> None:
         """Kill it with SIGKILL."""

@@ -7,6 +7,8 @@ import hashlib
 import hmac
 import json
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.support.checkout import checkout_environment
 from tests.support.store.certificates import make_authority, make_certificate
 from tests.support.stream.alarm_chain import ALARMS, LEASE_S
 from tollgate.alarms.webhook import (
@@ -281,6 +284,82 @@ def test_a_stopped_deliverer_leaves_alarms_to_the_next(
     receiver.status = lambda request: 200
     drain(deliverer_of(), 2)
     assert {one.alarm_id for one in receiver.requests[-2:]} == {"a-1", "a-2"}
+
+
+CHILD = """
+import sys, threading
+from tests.support.stream.alarm_chain import ALARMS, LEASE_S
+from tollgate.alarms.webhook import Webhook, WebhookDeliverer, WebhookMetrics
+from tollgate.stream.redis_streams import RedisSource
+store_url, url = sys.argv[1:]
+WebhookDeliverer(
+    RedisSource(store_url, feed=ALARMS, group="webhook", lease_s=LEASE_S),
+    Webhook(url, secrets=[b"k" * 32]),
+    metrics=WebhookMetrics("fraud"),
+    stopped=threading.Event(),
+).run()
+"""
+
+
+@pytest.mark.parametrize("after", [1, 7])
+def test_a_killed_deliverer_loses_no_alarm(
+    after: int,
+    store_url: str,
+    receiver: Receiver,
+    deliverer_of: Callable[..., WebhookDeliverer],
+    redis_client: redis.Redis,
+) -> None:
+    """SIGKILL while the receiver answers: the next one delivers the batch again."""
+    killed = threading.Event()
+
+    def status(request: Request) -> int:
+        if len(receiver.requests) == after and not killed.is_set():
+            child.kill()
+            killed.set()
+            return 0
+        return 204
+
+    receiver.status = status
+    alarms = [alarm(f"m-{n}", f"m{n % 3}") for n in range(12)]
+    publish(store_url, *alarms)
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, store_url, receiver.url],
+        env=checkout_environment(),
+    ) as child:
+        assert child.wait(LONG_S) == -9
+    drain(deliverer_of(), 12)
+    assert {one.alarm_id for one in receiver.requests} == {f"m-{n}" for n in range(12)}
+    assert pending(redis_client) == 0
+    assert not redis_client.exists(f"{ALARMS}:dead-letters")
+
+
+def test_a_receiver_that_is_too_slow_gets_the_alarm_again(receiver: Receiver) -> None:
+    """Its late answer does not count; the next attempt has its own time."""
+    delays_s = iter([0.5, 0.0])
+
+    def status(request: Request) -> int:
+        time.sleep(next(delays_s))
+        return 204
+
+    receiver.status = status
+    times = iter([1_000, 1_600])
+    webhook = Webhook(
+        receiver.url, secrets=SECRETS, timeout_s=0.1, now_s=lambda: next(times)
+    )
+    sent = [webhook.send(alarm("a-1"), alarm_id="a-1") for _ in range(2)]
+    until_s = time.monotonic() + LONG_S
+    while len(receiver.requests) < 2:  # the second one waits for the first
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+    found = [
+        {name.lower(): value for name, value in one.headers.items()}
+        for one in receiver.requests
+    ]
+    found.sort(key=lambda one: one["webhook-timestamp"])
+    assert sent[0] == 0
+    assert [one["webhook-timestamp"] for one in found] == ["1000", "1600"]
+    assert found[0]["webhook-id"] == found[1]["webhook-id"] == "a-1"
+    assert found[0]["webhook-signature"] != found[1]["webhook-signature"]
 
 
 def test_no_receiver_at_all_is_a_failure_to_retry(
