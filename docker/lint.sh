@@ -11,7 +11,7 @@ if [ ! -x "$tools/bin/hadolint" ]; then
 fi
 "$tools/bin/hadolint" docker/Dockerfile
 "$tools/bin/check-jsonschema" --builtin-schema vendor.compose-spec docker/compose.yaml
-"$tools/bin/docker-compose" -f docker/compose.yaml --profile metrics --profile gateway config --quiet
+"$tools/bin/docker-compose" -f docker/compose.yaml --profile metrics --profile gateway --profile alarms config --quiet
 "$tools/bin/check-jsonschema" --builtin-schema vendor.github-workflows .github/workflows/*
 "$tools/bin/check-jsonschema" \
   --builtin-schema custom.github-workflows-require-timeout .github/workflows/*

@@ -56,7 +56,8 @@ class ReadingCodec:
     A reading is `{"transaction_id", <entity keys>, "amount", "event_time", <declared
     fields>}`, as a request has them: the id of the reading, ids of its entities, the
     amount where the product has one, µs since the epoch in UTC, and numbers or words.
-    Declared fields may be missing or null. Other keys are ignored.
+    Declared fields may be missing or null. Keys may be aliases of features.yaml; others
+    are ignored.
 
     Args:
         machine: Entity whose readings stay in order and whose outcome is followed; the
@@ -87,7 +88,12 @@ class ReadingCodec:
         reading: Any = msgspec.defstruct(
             "Reading", [*wanted, *optional], frozen=True, gc=False
         )
+        self._reading: Any = reading
         self._decoder: Any = msgspec.json.Decoder(reading)
+        self._alias_of = {
+            alias: name for name, aliases in spec.aliases.items() for alias in aliases
+        }
+        self._alias_bytes = [f'"{alias}"'.encode() for alias in self._alias_of]
 
     def decode(self, messages: Sequence[bytes]) -> Readings:
         """Decode messages into columns."""
@@ -96,7 +102,7 @@ class ReadingCodec:
         unreadable: dict[int, str] = {}
         for position, message in enumerate(messages):
             try:
-                readings.append(self._decoder.decode(message))
+                readings.append(self._decode(message))
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as exc:
                 unreadable[position] = _reason(exc)
             else:
@@ -110,6 +116,14 @@ class ReadingCodec:
             machines=[getattr(one, key) if key else "" for one in readings],
             unreadable=unreadable,
         )
+
+    def _decode(self, message: bytes) -> Any:
+        """Decode one message; one without aliases is decoded in a single pass."""
+        if not any(alias in message for alias in self._alias_bytes):
+            return self._decoder.decode(message)
+        values = msgspec.json.decode(message, type=dict[str, Any])
+        renamed = {self._alias_of.get(key, key): one for key, one in values.items()}
+        return msgspec.convert(renamed | values, self._reading)
 
     def reading_id(self, readings: Readings, row: int) -> str:
         """Return the id of a reading."""

@@ -143,8 +143,9 @@ class BatchConsumer(ABC):
             return False
         self.dead_letters += len(letters)
         if letters:
-            text = "%s: %d of %d messages are dead letters; the first one: %s"
-            log.warning(text, self.name, len(letters), len(messages), letters[0].reason)
+            # Their reasons may name values.
+            text = "%s: %d of %d messages are dead letters"
+            log.warning(text, self.name, len(letters), len(messages))
         return True
 
     def _retry(self, part: str, work: Callable[[], object]) -> bool:

@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.checkout import checkout_environment
 from tests.support.stream.alarm_chain import (
     ALARMS,
     NOW_US,
+    SPEC,
     amounts,
     dead_readings,
     make_consumer,
@@ -30,7 +32,7 @@ from tests.support.stream.alarm_chain import (
 from tollgate.alarms.consumer import AlarmConsumer
 from tollgate.alarms.readings import ReadingCodec, Readings
 from tollgate.errors import InputError
-from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.schema import Degraded
 from tollgate.stream.redis_streams import RedisFeed
 from tollgate.testing import Answer, TestServer
@@ -400,3 +402,25 @@ def test_an_entity_that_the_product_lacks_is_refused(spec: FeatureSpec) -> None:
     assert ReadingCodec(spec, machine="terminal").machine_key == "terminal_id"
     with pytest.raises(InputError, match="'pump' is no entity of fraud; it has cust"):
         ReadingCodec(spec, machine="pump")
+
+
+def test_keys_may_have_the_aliases_of_the_product(tmp_path: Path) -> None:
+    """A reading under other names is the same reading; its own name counts first."""
+    path = tmp_path / "features.yaml"
+    path.write_text(
+        SPEC.read_text()
+        .replace("[TRANSACTION_ID]", "[TRANSACTION_ID, reading_id]")
+        .replace("[CUSTOMER_ID]", "[pump]")
+    )
+    codec = ReadingCodec(load_spec(path))
+    plain = reading("r-1", "pump-7", amount=12.5)
+    renamed = plain.replace(b"transaction_id", b"reading_id")
+    renamed = renamed.replace(b"customer_id", b"pump")
+    both = renamed.replace(b"{", b'{"customer_id": "pump-8", ', 1)
+    wrong = renamed.replace(b"12.5", b'"x"')
+    found = codec.decode([plain, renamed, both, wrong])
+    assert found.columns["transaction_id"] == ["r-1"] * 3
+    assert found.machines == ["pump-7", "pump-7", "pump-8"]
+    assert found.columns["amount"] == [12.5] * 3
+    assert list(found.unreadable) == [3]
+    assert "$.amount" in found.unreadable[3]
