@@ -22,9 +22,9 @@ from tollgate.metrics import counter, histogram
 from tollgate.stream.batch_consumer import BatchConsumer, ConsumerMetrics
 from tollgate.stream.source import Feed, Message, Source
 
-# Two requests of 32 rows in each of four lanes. After a pause, the alarms of the first
+# Four requests of 32 rows in each of four lanes. After a pause, the alarms of the first
 # readings need not wait for the last ones.
-BATCH_READINGS = 256
+BATCH_READINGS = 512
 # Answers without the store are requested again while the store is away, and so often
 # once it responds: a server's circuit breaker closes within a second. A stored decision
 # that was made without the store would stay so for ever.
