@@ -16,13 +16,6 @@ _NAMED = re.compile(r'\bfraud(?=_(?:features|model|decision)\b)|(?<=name: ")frau
 _PRODUCT = re.compile(r"^product: fraud$", re.M)
 
 
-def copy_repository(source: Path, target: Path) -> Path:
-    """Copy the fraud product of a repository, without Python's cache files."""
-    ours = shutil.ignore_patterns("__pycache__", "credit*")
-    shutil.copytree(source, target, ignore=ours)
-    return target
-
-
 def add_product(repository: Path, name: str) -> None:
     """
     Copy the fraud product of a repository under another name, and release it.
@@ -33,7 +26,8 @@ def add_product(repository: Path, name: str) -> None:
     """
     for step in ("", *(f"_{step}" for step in _STEPS)):
         target = repository / f"{name}{step}"
-        copy_repository(repository / f"fraud{step}", target)
+        leave = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(repository / f"fraud{step}", target, ignore=leave)
         for path in target.rglob("*"):
             if path.suffix in (".pbtxt", ".py", ".yaml"):
                 text = _NAMED.sub(name, path.read_text())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
+from tests.support.products.committed_product import copy_product
 from tests.support.store.hot_entities import (
     Served,
     busy_history,
@@ -97,10 +97,7 @@ def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def models(tmp_path: Path) -> Path:
     """A repository with the committed product."""
-    copy = tmp_path / "models"
-    others = shutil.ignore_patterns("__pycache__", "credit*")
-    shutil.copytree(CHECKOUT / "model_repository", copy, ignore=others)
-    return copy
+    return copy_product(tmp_path / "models")
 
 
 @pytest.mark.usefixtures("no_wait")

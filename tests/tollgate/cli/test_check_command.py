@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,11 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.support.products.committed_product import copy_product
 from tollgate.cli.app import app
 from tollgate.errors import InputError
 from tollgate.repository.lint.linting import RULES, table
 
-CHECKOUT = Path(__file__).resolve().parents[3]
 MODEL = "fraud_model/config.pbtxt"
 
 
@@ -28,9 +27,7 @@ def run(*arguments: object) -> Result:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A current folder with a copy of the committed fraud product."""
-    others = shutil.ignore_patterns("__pycache__", "credit*")
-    copy = tmp_path / "model_repository"
-    shutil.copytree(CHECKOUT / "model_repository", copy, ignore=others)
+    copy_product(tmp_path / "model_repository")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

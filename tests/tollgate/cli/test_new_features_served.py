@@ -16,10 +16,10 @@ import polars as pl
 import pytest
 from xgboost import XGBClassifier
 
+from tests.support.products.committed_product import copy_product
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.server.address import find_server
 
-CHECKOUT = Path(__file__).resolve().parents[3]
 CLI = [sys.executable, "-c", "from tollgate.cli import main; main()"]
 NEW = "customer_most_7d"
 PORTS = ("--grpc-port=0", "--metrics-port=0", "--side-port=0")
@@ -30,9 +30,7 @@ _KEYS = ("transaction_id", "customer_id", "terminal_id", "event_time", "label")
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """A repository with the committed product, and a features.yaml with one more."""
-    others = shutil.ignore_patterns("__pycache__", "credit*")
-    models = tmp_path / "model_repository"
-    shutil.copytree(CHECKOUT / "model_repository", models, ignore=others)
+    models = copy_product(tmp_path / "model_repository")
     text = (models / "fraud_features/1/features.yaml").read_text()
     before = "  - {name: terminal_nb_tx_1d,"
     line = f"  - {{name: {NEW}, entity: customer, aggregate: max, window: 7d}}\n"

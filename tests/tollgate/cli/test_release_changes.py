@@ -18,6 +18,7 @@ import msgspec
 import pytest
 import redis
 
+from tests.support.products.committed_product import copy_product
 from tollgate.errors import ServerError
 from tollgate.repository.releases.activation import activate, compose_next
 from tollgate.repository.releases.release_file import (
@@ -32,15 +33,11 @@ from tollgate.store.dual_writes import WrittenStates, states_key, written_state
 from tollgate.supervisor.reconciler import ReconcileStatus, digest_of
 from tollgate.supervisor.replicas import wait_for_release
 
-REPOSITORY = Path(__file__).parents[3] / "model_repository"
-
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """The committed product, with a second version of model and policy."""
-    copy = tmp_path / "model_repository"
-    others = shutil.ignore_patterns("__pycache__", "credit*")
-    shutil.copytree(REPOSITORY, copy, ignore=others)
+    copy = copy_product(tmp_path / "model_repository")
     for step in ("fraud_model", "fraud_decision"):
         shutil.copytree(copy / step / "1", copy / step / "2")
     return copy

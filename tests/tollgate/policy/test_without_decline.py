@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from converters.purpose import purpose_of
+from tests.support.products.committed_product import copy_product
 from tollgate.audit.review.explanation import ExplainedRecord, Threshold
 from tollgate.cli.app import app
 from tollgate.cli.decisions.decision_commands import _print
@@ -137,8 +137,7 @@ def test_simulate_decides_by_it(tmp_path: Path) -> None:
 def test_a_model_is_judged_at_the_thresholds_there_are(tmp_path: Path) -> None:
     """Conversion counts flips at 0.35 alone, and names two decisions."""
     models = tmp_path / "models"
-    others = shutil.ignore_patterns("__pycache__", "credit*")
-    shutil.copytree(MODELS, models, ignore=others)
+    copy_product(models)
     path = models / "fraud_decision" / "1" / "policy.yaml"
     text = path.read_text()
     for part in ("  decline: 0.80\n", ", decline: 0.80", ", decline: 0.70"):

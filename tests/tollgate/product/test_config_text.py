@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from google.protobuf import text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from typer.testing import CliRunner
 
+from tests.support.products.committed_product import copy_product
 from tollgate.cli.app import app
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.product.files import config_texts, slo_text
@@ -49,9 +49,7 @@ def test_check_accepts_the_configurations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also with the slo.yaml that is written with them."""
-    copy = tmp_path / "model_repository"
-    others = shutil.ignore_patterns("__pycache__", "credit*", "config*")
-    shutil.copytree(MODELS, copy, ignore=others)
+    copy = copy_product(tmp_path / "model_repository", without=("config*",))
     for name, text in config_texts(SPEC).items():
         (copy / name).write_text(text)
     (copy / "fraud" / "slo.yaml").write_text(slo_text("fraud"))

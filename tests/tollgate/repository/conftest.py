@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.support.products.committed_product import copy_product
 from tollgate.repository.lint.product_rules import check
 from tollgate.repository.snapshot import RepositorySnapshot
-
-CHECKOUT = Path(__file__).resolve().parents[3]
 
 Edit = Callable[[str, str, str], None]
 Lines = Callable[[], list[str]]
@@ -20,10 +18,7 @@ Lines = Callable[[], list[str]]
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """The fraud product of the committed model repository, copied."""
-    copy = tmp_path / "model_repository"
-    others = shutil.ignore_patterns("__pycache__", "credit*")
-    shutil.copytree(CHECKOUT / "model_repository", copy, ignore=others)
-    return copy
+    return copy_product(tmp_path / "model_repository")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.products.committed_product import copy_product
 from tollgate.errors import RepositoryError
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.repository.releases.activation import activate, compose_next
@@ -16,15 +17,12 @@ from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.server.publishing import publish
 from tollgate.supervisor.version_checks import validate
 
-CHECKOUT = Path(__file__).parents[3]
-
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
     """The committed product, with a second version of its features."""
     copy = tmp_path / "models"
-    others = shutil.ignore_patterns("__pycache__", "credit*")
-    shutil.copytree(CHECKOUT / "model_repository", copy, ignore=others)
+    copy_product(copy)
     step = copy / "fraud_features"
     shutil.copytree(step / "1", step / "2")
     draft = step / "2" / "features.yaml"

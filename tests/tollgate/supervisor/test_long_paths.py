@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import redis
 
-from tests.support.products.second_product import copy_repository
+from tests.support.products.committed_product import copy_product
 from tollgate.pipeline import wait_for_store
 from tollgate.schema import Degraded
 from tollgate.server.address import find_server
@@ -18,7 +18,6 @@ from tollgate_client.client import Client
 
 pytestmark = pytest.mark.slow
 
-REPOSITORY = Path(__file__).parents[3] / "model_repository"
 LENGTH = 150  # of a path; sun_path of unix(7) has 108 bytes
 
 
@@ -35,7 +34,7 @@ def test_long_paths_of_state_and_tmpdir_are_no_obstacle(
     """It decides with windows from its store; the second payment sees the first."""
     state = long_folder(tmp_path, "s") / "state"
     monkeypatch.setenv("TMPDIR", str(long_folder(tmp_path, "t")))
-    repository = copy_repository(REPOSITORY, tmp_path / "models")
+    repository = copy_product(tmp_path / "models")
     wait_for_store(repository, product="fraud", deadline_ms=5_000)
     now_us = time.time_ns() // 1_000
     up = Supervised(repository, state)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import redis
 
-from tests.support.products.second_product import copy_repository
+from tests.support.products.committed_product import copy_product
 from tollgate.errors import ServerError
 from tollgate.pipeline import wait_for_store
 from tollgate.server.address import find_server
@@ -20,8 +20,6 @@ from tollgate_client.client import Client
 from tollgate_client.decisions import Decisions
 
 pytestmark = pytest.mark.slow
-
-REPOSITORY = Path(__file__).parents[3] / "model_repository"
 
 
 def decide(up: Supervised, transaction: bytes, *, time_us: int) -> Decisions:
@@ -57,7 +55,7 @@ def test_windows_and_decisions_outlive_a_change_of_the_store_server(
 ) -> None:
     """From the bundled Redis to Valkey; the way back is refused, and loses nothing."""
     state = tmp_path / "state"
-    repository = copy_repository(REPOSITORY, tmp_path / "models")
+    repository = copy_product(tmp_path / "models")
     wait_for_store(repository, product="fraud", deadline_ms=5_000)
     valkey = shutil.which("valkey-server")
     assert valkey is not None

@@ -15,9 +15,9 @@ import pytest
 import redis
 from typer.testing import CliRunner
 
+from tests.support.products.committed_product import copy_product
 from tests.support.products.second_product import (
     add_product,
-    copy_repository,
     release_first,
 )
 from tollgate.cli.app import app
@@ -33,7 +33,6 @@ from tollgate_client.client import Client
 
 pytestmark = pytest.mark.slow
 
-REPOSITORY = Path(__file__).parents[3] / "model_repository"
 BROKEN = 'raise RuntimeError("torn")\n'
 
 
@@ -82,7 +81,7 @@ def pair(
 ) -> Iterator[Pair]:
     """One server for all tests; credit comes to it when its release is mended."""
     folder = tmp_path_factory.mktemp("pair")
-    repository = copy_repository(REPOSITORY, folder / "models")
+    repository = copy_product(folder / "models")
     add_product(repository, "credit")
     step = repository / "credit_decision/1/model.py"
     good = step.read_text()
