@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from tollgate.product.creation import check_staged
-from tollgate.product.files import ASK_FILE
+from tollgate.product.files import ASK_FILE, SCRIPT_FILE
 from tollgate.product.placement import displace, folders_of, place
 from tollgate.product.reading_table import ReadingChoices
 from tollgate.product.readings import create_readings
@@ -88,7 +88,8 @@ def create(repository: Path, *, table: Path) -> None:
         repository=repository,
         report=lambda step, result: print(f"{step}: {result}"),
     )
-    (repository / PRODUCT / ASK_FILE).unlink()
+    for name in (ASK_FILE, SCRIPT_FILE):
+        (repository / PRODUCT / name).unlink(missing_ok=True)
     spec = next(repository.glob(f"{PRODUCT}_features/*/features.yaml"))
     first, _, rest = spec.read_text().partition("\n")
     comment = first.replace(f"# First written from {TABLE}.", ORIGIN)

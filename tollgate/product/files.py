@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 
+_STORE_DEADLINE_MS = 5
 _TEMPLATES = "tollgate/product/templates"
 _TYPES = {AMOUNT: "TYPE_FP64", EVENT_TIME: "TYPE_INT64"}
 _FIELD_TYPES = {"number": "TYPE_FP64", "category": "TYPE_STRING"}
@@ -60,7 +61,11 @@ def step_names(product: str) -> tuple[str, str, str]:
 
 
 def config_texts(
-    spec: FeatureSpec, *, wide: bool = False, outcomes: Outcomes = DEFAULT_OUTCOMES
+    spec: FeatureSpec,
+    *,
+    wide: bool = False,
+    outcomes: Outcomes = DEFAULT_OUTCOMES,
+    store_deadline_ms: int = _STORE_DEADLINE_MS,
 ) -> dict[str, str]:
     """
     Write a product's configurations: path in the repository -> text.
@@ -69,6 +74,7 @@ def config_texts(
         spec: Its features.
         wide: True if the model takes the features as float64.
         outcomes: Words of its decisions.
+        store_deadline_ms: Longest time that a batch waits for the store.
     """
     product = spec.product
     features, model, decision = step_names(product)
@@ -94,7 +100,12 @@ def config_texts(
         ),
         f"{features}/config.pbtxt": render(
             f"{_TEMPLATES}/features.pbtxt.j2",
-            {**values, "step": features, "has_entities": bool(spec.entities)},
+            {
+                **values,
+                "step": features,
+                "has_entities": bool(spec.entities),
+                "store_deadline_ms": store_deadline_ms,
+            },
         ),
         f"{model}/config.pbtxt": render(
             f"{_TEMPLATES}/model.pbtxt.j2",
@@ -122,11 +133,17 @@ def step_texts(product: str) -> dict[str, str]:
 
 
 def all_texts(
-    spec: FeatureSpec, *, wide: bool, outcomes: Outcomes
+    spec: FeatureSpec,
+    *,
+    wide: bool,
+    outcomes: Outcomes,
+    store_deadline_ms: int = _STORE_DEADLINE_MS,
 ) -> Mapping[str, str]:
     """Write all files that follow from a product's features."""
     return {
-        **config_texts(spec, wide=wide, outcomes=outcomes),
+        **config_texts(
+            spec, wide=wide, outcomes=outcomes, store_deadline_ms=store_deadline_ms
+        ),
         **step_texts(spec.product),
         f"{spec.product}/1/.gitkeep": "",
     }

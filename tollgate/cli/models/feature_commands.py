@@ -13,20 +13,23 @@ from rich.table import Table
 
 from tollgate.cli import console, table_files
 from tollgate.cli.history_files import read_history_file
-from tollgate.cli.options import Arrival, HistoryFile, Json
+from tollgate.cli.options import Arrival, HistoryFile, Json, Product
 from tollgate.errors import InputError, TollgateError
 
 if TYPE_CHECKING:
     from tollgate.features.spec.description import Comparison
     from tollgate.features.spec.feature_spec import FeatureSpec
     from tollgate.history import History
+    from tollgate.settings import Settings
 
 
 Spec = Annotated[
-    Path,
-    typer.Option(help="Path of the features.yaml to use."),
+    Path | None,
+    typer.Option(
+        help="Path of the features.yaml to use.",
+        show_default="that of the product's release",
+    ),
 ]
-SPEC = Path("model_repository/fraud_features/1/features.yaml")
 
 _OTHER_STATE = 1  # exit status of a comparison: materialize first
 
@@ -35,7 +38,8 @@ def show(
     name: Annotated[
         str | None, typer.Argument(help="Feature to show; all if omitted.")
     ] = None,
-    spec: Spec = SPEC,
+    spec: Spec = None,
+    product: Product = None,
     repository: Annotated[
         str | None,
         typer.Option(
@@ -50,12 +54,31 @@ def show(
     """
     from tollgate.features.spec.feature_spec import load_draft
 
-    folder = console.settings(repository=repository).repository_path
-    rows = catalogue(load_draft(spec), folder, name=name, source=spec)
+    chosen = console.settings(product=product, repository=repository)
+    source = _chosen_spec(spec, chosen)
+    folder = chosen.repository_path
+    rows = catalogue(load_draft(source), folder, name=name, source=source)
     if as_json:
         console.print_json(rows)
     else:
         console.out.print(catalogue_table(rows))
+
+
+def _chosen_spec(path: Path | None, chosen: Settings) -> Path:
+    """
+    Return the user's features.yaml, or that of the product's release.
+
+    Raises:
+        RepositoryError: The repository has no such product or release.
+    """
+    from tollgate.features.spec.feature_spec import SPEC_FILE
+    from tollgate.repository.releases.served_versions import read_served
+
+    if path is not None:
+        return path
+    console.require_products(chosen, chosen.products)
+    served = read_served(chosen.repository_path, chosen.product)
+    return served.file(served.product.features_step, name=SPEC_FILE)
 
 
 def diff(
@@ -106,7 +129,8 @@ def _print_comparison(found: Comparison) -> None:
 def build(
     history: HistoryFile,
     out: Annotated[Path, typer.Argument(help="Path of the Parquet file to write.")],
-    spec: Spec = SPEC,
+    spec: Spec = None,
+    product: Product = None,
     table: table_files.TableFiles = None,
     dtype: Annotated[
         Literal["float64", "float32"],
@@ -131,8 +155,9 @@ def build(
     from tollgate.features.offline import feature_columns
     from tollgate.simulate import write
 
-    _try_hook(spec)
-    loaded, purchases, _ = resolve_features(spec, history, arrival=arrival)
+    source = _chosen_spec(spec, console.settings(product=product))
+    _try_hook(source)
+    loaded, purchases, _ = resolve_features(source, history, arrival=arrival)
     taken = {one.name: rows for one, rows in table_files.read_tables(table, loaded)}
     with console.progress("computing features") as advance:
         features = compute(loaded, purchases, tables=taken, progress=advance)
@@ -201,13 +226,14 @@ def replay(
             help="Day after the last day to compare; by default to the history's end.",
         ),
     ] = None,
-    spec: Spec = SPEC,
+    spec: Spec = None,
+    product: Product = None,
     table: table_files.TableFiles = None,
     store_url: Annotated[
         str | None,
         typer.Option(help="URL of the Redis to fill, instead of a temporary one."),
     ] = None,
-    batch_rows: Annotated[int, typer.Option(help="Purchases per store call.")] = 1_000,
+    batch_rows: Annotated[int, typer.Option(help="Events per store call.")] = 1_000,
     arrival: Arrival = None,
     as_json: Json = False,
 ) -> None:
@@ -217,7 +243,8 @@ def replay(
     from tollgate.feature_parity import compare_with_offline
     from tollgate.replay import purchases_in_reach
 
-    loaded, whole, _ = resolve_features(spec, history, arrival=arrival)
+    source = _chosen_spec(spec, console.settings(product=product))
+    loaded, whole, _ = resolve_features(source, history, arrival=arrival)
     from_us = int(np.min(whole.event_time_us, initial=_EVER_US))
     if since is not None:
         from_us = _us(since.date())

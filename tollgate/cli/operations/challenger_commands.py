@@ -440,11 +440,15 @@ def report(
     from tollgate.challenger.trial_gates import broken
     from tollgate.challenger.trial_report import make_report
     from tollgate.repository.gate_limits import read_gates
+    from tollgate.repository.releases.served_versions import served_policy
 
     chosen = console.settings(repository=repository, product=product, state=state)
     with open_for_reading(chosen) as repository_here:
         trial = _trial_state(chosen, repository_here, name=name)
         gates = read_gates(repository_here, product=chosen.product)
+        if not trial.groups:  # no row has named the outcomes yet
+            policy = served_policy(repository_here, product=chosen.product)
+            trial.outcomes = policy.outcomes.words
     summary = make_report(trial, gates)
     if picture is not None:
         from tollgate.challenger.trial_report import draw
