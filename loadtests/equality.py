@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -43,6 +44,7 @@ from tollgate.journal.decision_record import decode_chunk
 from tollgate.journal.journal_spool import JournalSpool
 from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
 from tollgate.load.synthetic import synthetic_purchases
+from tollgate.repository.releases.release_file import product_names
 from tollgate.repository.releases.rendering import lookup_lists
 from tollgate.repository.releases.served_versions import load_policy_of, served_spec
 from tollgate.schema import (
@@ -57,7 +59,7 @@ from tollgate.server.serving.embedded import serve
 from tollgate.store.memory_store import MemoryStore
 from tollgate_client import Client
 
-PRODUCTS = ("fraud", "credit")
+PRODUCTS = tuple(product_names(REPOSITORY))
 FORMS = ("ensemble", "fused", "local redis", "local memory")
 LOOPS = ("compiled", "numpy")
 LEFT_OUT = (
@@ -65,11 +67,13 @@ LEFT_OUT = (
     *("features_us", "model_us", "decision_us"),
 )
 _OUTPUTS = ("decision", "score", "reason_codes", "degraded", "error", "release")
+_OUT_OF_RANGE = 1e12  # for any number that a product without amounts declares
 _DAY_US = 86_400_000_000
 _SPAN_US = 60 * _DAY_US  # more than the longest window and its delay
 _PATIENCE_S = 600.0
 _STORED_S = 1.0  # in which a server stores the decisions whose records it wrote
-_DEADLINE_MS = "5000"  # of the store: no answer depends on a busy machine
+_DEADLINE = re.compile(r'("store_deadline_ms" value \{ string_value: ")\d+')
+_DEADLINE_MS = 5_000  # of the store: no answer depends on a busy machine
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -135,7 +139,7 @@ def traffic(
                     if draw < 0.01 or name == TRANSACTION_ID:
                         column[row] = column[row - 1]
             elif draw < 0.04:
-                _spoil(columns, row, kind=int(chance.integers(5)))
+                _spoil(columns, spec, row, kind=int(chance.integers(5)))
         part = {name: column[start:stop] for name, column in columns.items()}
         requests.append(Request(part, dry=len(requests) % 10 == 9))
         start = stop
@@ -148,9 +152,19 @@ def traffic(
     return requests, again + other
 
 
-def _spoil(columns: dict[str, Any], row: int, *, kind: int) -> None:
+def forms_of(product: str) -> tuple[str, ...]:
+    """Return the forms that a product can have; a store in memory sums no tiles."""
+    entities = served_spec(REPOSITORY, product=product).entities
+    if any(one.tiles for one in entities):
+        return tuple(form for form in FORMS if form != "local memory")
+    return FORMS
+
+
+def _spoil(columns: dict[str, Any], spec: FeatureSpec, row: int, *, kind: int) -> None:
     """Make a row bad."""
-    if kind == 0:
+    if kind <= 1 and not spec.amount:
+        columns[spec.fields[0].name][row] = _OUT_OF_RANGE
+    elif kind == 0:
         columns[AMOUNT][row] = -1.0
     elif kind == 1:
         columns[AMOUNT][row] = 19.999
@@ -295,8 +309,8 @@ def run_form(
     skip = shutil.ignore_patterns("__pycache__")
     shutil.copytree(REPOSITORY, repository, ignore=skip)
     config = repository / f"{product}_features/config.pbtxt"
-    text = config.read_text().replace('value: "5"', f'value: "{_DEADLINE_MS}"')
-    config.write_text(text)
+    text = config.read_text()
+    config.write_text(_DEADLINE.sub(rf"\g<1>{_DEADLINE_MS}", text))
     spec = served_spec(repository, product=product)
     requests, again = traffic(spec, rows, seed=seed, newest_us=newest_us)
     result, recorded = Result(), 0
@@ -455,7 +469,7 @@ def measure(options: argparse.Namespace) -> Report:
     for product in PRODUCTS:
         wanted: Result | None = None
         for loops in LOOPS:
-            for form in FORMS:
+            for form in forms_of(product):
                 say(f"{product}: {form}, {loops}")
                 numbers = {"rows": rows, "seed": options.seed, "newest_us": newest_us}
                 found = run_apart(form, loops, product, **numbers)

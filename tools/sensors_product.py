@@ -16,7 +16,6 @@ A change of slo.yaml also changes the alerts of the chart:
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
