@@ -16,7 +16,9 @@ from chart_table import table, table_in
 
 from tollgate.metrics import metrics
 from tollgate.observability.alerts import rule_files
+from tollgate.repository.releases.release_file import product_names
 
+MODELS = chart.HOUSE / "model_repository"
 SCHEMA = json.loads((chart.CHART / "values.schema.json").read_text())
 BASE = chart.rendered(chart.values_of(chart.BASE))[0]
 
@@ -119,7 +121,8 @@ def test_rules_are_those_of_the_products_served() -> None:
         before = "PrometheusRule/prod-tollgate-"
         return {key.removeprefix(before) for key in rules}, notes
 
-    for products in (("fraud",), ("credit",), ("fraud", "credit")):
+    known = product_names(MODELS)
+    for products in (*((one,) for one in known), known):
         found, notes = stems(*products)
         assert found == {"tollgate", *(f"slo-{one}" for one in products)}
         assert "has no rules" not in notes
