@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import polars as pl
 
 from tollgate.product.creation import check_staged
 from tollgate.product.files import ASK_FILE, SCRIPT_FILE
@@ -41,7 +42,6 @@ ORIGIN = "# First written by tools/sensors_product.py, from simulated readings."
 REASON = "first release: trained on simulated readings"
 # A reading of all machines in a day or two may reach the level (docs/sensors.md).
 WATCH_SHARE, ALARM_SHARE = 0.001, 0.0003
-_PLANT = {"machines": 12, "days": 28, "interval_s": 300, "faults": 0, "seed": 7}
 _MEASURED = ("created", "us_per_row")  # keys of artifact.json that each run changes
 _DERIVED = {"card.html", "card.md", "release.json"}
 
@@ -64,6 +64,13 @@ def main() -> None:
         print(f"{PRODUCT}: written to {REPOSITORY}")
 
 
+def simulated_readings() -> pl.DataFrame:
+    """Simulate the readings that the product is made from."""
+    return simulate_plant(
+        machines=12, days=28, interval_s=300, faults=0, seed=7
+    ).readings
+
+
 def create(repository: Path, *, table: Path) -> None:
     """
     Create the product in an empty repository, as it is committed.
@@ -72,7 +79,7 @@ def create(repository: Path, *, table: Path) -> None:
         repository: An empty folder.
         table: Where to write the readings that it is made from.
     """
-    write(simulate_plant(**_PLANT).readings, table)
+    write(simulated_readings(), table)
     choices = ReadingChoices(
         product=PRODUCT,
         table=table,

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import yaml
 
 CHECKOUT = Path(__file__).parents[3]
 REPOSITORY = CHECKOUT / "model_repository"
@@ -188,3 +189,18 @@ def test_arrivals_are_a_column_of_the_history(run: Run, tmp_path: Path) -> None:
     refused = run("build", "late.csv", "out.parquet", "--arrival", "recieved")
     assert refused.returncode == 2
     assert "late.csv: recieved: column missing; the file has" in refused.stderr
+
+
+def test_features_of_another_product_are_those_of_its_release(run: Run) -> None:
+    """As its features.yaml lists them; without the option, those of fraud."""
+    done = run("show", "--product", "sensors", "--json")
+    assert done.returncode == 0, done.stderr
+    spec = REPOSITORY / "sensors_features" / "1" / "features.yaml"
+    wanted = [one["name"] for one in yaml.safe_load(spec.read_text())["features"]]
+    assert [one["feature"] for one in json.loads(done.stdout)] == wanted
+    fraud = yaml.safe_load((CHECKOUT / SPEC).read_text())["features"]
+    usual = [one["feature"] for one in json.loads(run("show", "--json").stdout)]
+    assert usual == [one["name"] for one in fraud]
+    unknown = run("show", "--product", "sensor")
+    assert unknown.returncode == 2
+    assert "did you mean sensors?" in unknown.stderr
