@@ -91,6 +91,7 @@ def _demo_credit(chosen: Settings, steps: console.StepPrinter) -> None:
 
 def _demo_sensors(chosen: Settings, steps: console.StepPrinter) -> None:
     from tollgate.demo import decide_readings
+    from tollgate.repository.slo import read_slo
 
     decided = decide_readings(
         product=chosen.product,
@@ -118,7 +119,14 @@ def _demo_sensors(chosen: Settings, steps: console.StepPrinter) -> None:
         f"{decided.false_alarms} alarms without a fault in "
         f"{decided.machine_days:.0f} machine-days"
     )
-    console.out.print(_latency(decided.answers))
+    slo = read_slo(decided.repository, product=chosen.product)
+    console.out.print(
+        _latency(
+            decided.answers,
+            sla_ms=slo.latency_objective_ms,
+            slo_ms=slo.latency_target_ms,
+        )
+    )
     product, copy = chosen.product, decided.repository
     _print_next_steps(
         (
@@ -222,8 +230,10 @@ def _counts(history: History, answers: Decisions) -> Table:
     return table
 
 
-def _latency(answers: Decisions) -> Table:
-    table = Table(title=f"latency; SLA {SLA_MS} ms, SLO {SLO_MS} ms")
+def _latency(
+    answers: Decisions, *, sla_ms: float = SLA_MS, slo_ms: float = SLO_MS
+) -> Table:
+    table = Table(title=f"latency; SLA {sla_ms:g} ms, SLO {slo_ms:g} ms")
     table.add_column("")
     columns: list[Any] = [50, 99, 99.9]
     for percent in columns:
@@ -234,8 +244,8 @@ def _latency(answers: Decisions) -> Table:
     table.add_row(
         "ms",
         *(f"{np.percentile(latency_ms, percent):.1f}" for percent in columns),
-        f"{(latency_ms <= SLA_MS).mean():.2%}",
-        f"{(latency_ms <= SLO_MS).mean():.2%}",
+        f"{(latency_ms <= sla_ms).mean():.2%}",
+        f"{(latency_ms <= slo_ms).mean():.2%}",
     )
     return table
 
