@@ -23,9 +23,8 @@ from tollgate_client.telemetry import Counters
 
 log = logging.getLogger(__name__)
 
-# Requests of one row each cost a server several times as much as full ones, and at 64
-# callers half as many requests are sent as with the client's own millisecond. A row
-# that finds no request in flight never waits.
+# Requests of one row each cost a server several times as much as full ones. A row that
+# finds no request in flight never waits, and others no longer than for its return.
 COALESCING = Coalescing(wait_s=0.003)
 _MODEL_READY = "/inference.GRPCInferenceService/ModelReady"
 _READY_TIMEOUT_S = 1.0

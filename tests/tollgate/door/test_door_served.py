@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -32,6 +33,7 @@ pytestmark = pytest.mark.slow
 CHECKOUT = Path(__file__).parents[3]
 REPOSITORY = CHECKOUT / "model_repository"
 PATIENT_S = 60.0
+UNVERIFIED = ssl._create_unverified_context()
 PATIENT = {"content-type": "application/json", "x-request-timeout-ms": "60000"}
 
 
@@ -83,7 +85,7 @@ def door(server_url: str, *options: str) -> Iterator[Door]:
         text=True,
     )
     try:
-        wait_ready(process, port)
+        wait_ready(process, port, "https" if "--door-cert" in options else "http")
         yield Door(process, port, metrics_port)
     finally:
         process.send_signal(signal.SIGTERM)
@@ -91,14 +93,16 @@ def door(server_url: str, *options: str) -> Iterator[Door]:
     assert process.returncode in (0, -signal.SIGKILL)
 
 
-def wait_ready(process: subprocess.Popen[str], port: int) -> None:
+def wait_ready(process: subprocess.Popen[str], port: int, scheme: str = "http") -> None:
     """Wait until the door answers."""
     until_s = time.monotonic() + PATIENT_S
     while time.monotonic() < until_s:
         assert process.poll() is None
         with (
             contextlib.suppress(OSError),
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready"),
+            urllib.request.urlopen(
+                f"{scheme}://127.0.0.1:{port}/v2/health/ready", context=UNVERIFIED
+            ),
         ):
             return
         time.sleep(0.05)
@@ -378,3 +382,38 @@ def test_the_process_that_decides_is_restarted_and_ends_with_its_parent() -> Non
         while Path(f"/proc/{second}").exists():
             assert time.monotonic() < until_s + PATIENT_S
             time.sleep(0.05)
+
+
+@pytest.mark.system("curl", "openssl")
+def test_tls_is_spoken_with_both_protocols(tmp_path: Path) -> None:
+    """With the certificates that the gateway's command makes."""
+    code = "from tollgate.cli import main; main()"
+    subprocess.run(
+        [sys.executable, "-c", code, "gateway", "certificates", str(tmp_path)],
+        cwd=CHECKOUT,
+        capture_output=True,
+        check=True,
+    )
+    certificate = ("--door-cert", str(tmp_path / "server.pem"))
+    key = ("--door-key", str(tmp_path / "server.key"))
+    with TestServer() as server, door(server.url, *certificate, *key) as opened:
+        for option, version in (("--http1.1", "1.1"), ("--http2", "2")):
+            done = subprocess.run(
+                [
+                    *("curl", "-sS", option, "--cacert", str(tmp_path / "ca.pem")),
+                    *(
+                        "-w",
+                        "\n%{http_version}",
+                        "-d",
+                        json.dumps(row(f"tls-{version}")),
+                    ),
+                    *("-H", "content-type: application/json"),
+                    f"https://127.0.0.1:{opened.port}/decide",
+                ],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            answer, spoken = done.stdout.rsplit("\n", 1)
+            assert spoken == version
+            assert json.loads(answer)["source"] == "model"
