@@ -69,6 +69,7 @@ class Served(msgspec.Struct):
     Attributes:
         verified, replayed: Reports of `tollgate journal verify` and `replay`.
         explained: Report of `tollgate explain` about the first alarm.
+        simulated: Tables of `tollgate policy simulate` with the policy that served.
     """
 
     frame: pl.DataFrame
@@ -76,6 +77,7 @@ class Served(msgspec.Struct):
     verified: dict[str, Any]
     replayed: dict[str, Any]
     explained: dict[str, Any]
+    simulated: str
 
 
 def leaking_plant() -> pl.DataFrame:
@@ -91,8 +93,8 @@ def leaking_plant() -> pl.DataFrame:
     return frame
 
 
-def tollgate(*words: str, folder: Path, status: int = 0) -> dict[str, Any]:
-    """Run a command in a folder, and read the JSON that it prints, if any."""
+def tollgate(*words: str, folder: Path) -> str:
+    """Run a command in a folder; return its output."""
     done = subprocess.run(
         [sys.executable, "-c", "from tollgate.cli import main; main()", *words],
         capture_output=True,
@@ -101,9 +103,8 @@ def tollgate(*words: str, folder: Path, status: int = 0) -> dict[str, Any]:
         cwd=folder,
         env={**checkout_environment(), "TOLLGATE_PRODUCT": PRODUCT},
     )
-    assert done.returncode == status, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout) if "--json" in words else {}
-    return found
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -134,14 +135,22 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
                 *("journal", "run", "--until-idle", "--journal-url", server.store_url),
                 folder=folder,
             )
-            verified = tollgate("journal", "verify", journal, "--json", folder=folder)
+            report = tollgate("journal", "verify", journal, "--json", folder=folder)
+            verified = json.loads(report)
     alarm = int(np.flatnonzero(answers.decision == "alarm")[0])
+    row = columns["transaction_id"][alarm]
+    simulated = tollgate(
+        *("policy", "simulate", f"{repository}/sensors_decision/1/policy.yaml"),
+        *("--on", journal),
+        folder=folder,
+    )
     return Served(
         frame,
         answers,
         verified,
-        tollgate("journal", "replay", journal, "--json", folder=folder),
-        tollgate("explain", columns["transaction_id"][alarm], "--json", folder=folder),
+        json.loads(tollgate("journal", "replay", journal, "--json", folder=folder)),
+        json.loads(tollgate("explain", row, "--json", folder=folder)),
+        simulated,
     )
 
 
@@ -187,6 +196,10 @@ def test_the_journal_is_sealed_and_decides_each_reading_again(served: Served) ->
     assert served.explained["decision"] == "alarm"
     assert served.explained["outcomes"] == ["normal", "watch", "alarm"]
     assert "pressure_low_long" in str(served.explained["rules"])
+    rows = f"{len(served.frame):,}"
+    first = "normal +0, watch +0, alarm +0"
+    assert f"0 of {rows} rows decided otherwise; {first}" in served.simulated
+    assert "money" not in served.simulated
 
 
 def test_a_trial_without_rows_is_reported_in_the_words_of_the_product(
@@ -200,6 +213,10 @@ def test_a_trial_without_rows_is_reported_in_the_words_of_the_product(
     policy.write_text(re.sub("  watch: [0-9.]+", "  watch: 0.9", policy.read_text()))
     start = ("challenger", "start", "--set=decision=2", "--reason=a test")
     tollgate(*start, folder=tmp_path)
-    report = tollgate("challenger", "report", "--json", folder=tmp_path)
+    report = json.loads(tollgate("challenger", "report", "--json", folder=tmp_path))
     assert report["rows"] == 0
     assert report["outcomes"] == ["normal", "watch", "alarm"]
+    tables = tollgate("challenger", "report", folder=tmp_path)
+    assert "normal watch alarm" in " ".join(tables.split())
+    assert "money" not in tables
+    assert "0.00" not in tables

@@ -19,63 +19,70 @@ if TYPE_CHECKING:
     from tollgate.features.spec.spec_definition import FeatureSpec
     from tollgate.policy import Policy
     from tollgate.redecide import PolicyComparison
+    from tollgate.settings import Settings
     from tollgate.store.list_editing import ListStore
 
 
 # Format the tables of `policy simulate`.
 
 
-def outcome_tables(outcome: PolicyComparison) -> Iterator[Any]:
-    """Build the tables, below a line with the most important result."""
-    yield (
-        f"{outcome.changed:,} of {outcome.rows:,} rows decided otherwise; "
-        + ", ".join(
-            f"{word} {outcome.more(level):+,} ({outcome.more_cents(level) / 100:+,.2f})"
-            for level, word in enumerate(outcome.outcomes)
-        )
-    )
+def outcome_tables(outcome: PolicyComparison, *, amount: bool) -> Iterator[Any]:
+    """
+    Build the tables, below a line with the most important result.
+
+    Args:
+        amount: True if the rows have an amount; without it, no money is shown.
+    """
+    more = [
+        f"{word} {outcome.more(level):+,}"
+        + amount * f" ({outcome.more_cents(level) / 100:+,.2f})"
+        for level, word in enumerate(outcome.outcomes)
+    ]
+    rows = f"{outcome.changed:,} of {outcome.rows:,} rows"
+    yield f"{rows} decided otherwise; {', '.join(more)}"
     if outcome.left_out:
         yield f"{outcome.left_out:,} rows left out: too little of them was stored"
-    yield _matrix(outcome)
+    yield _matrix(outcome, amount=amount)
     if len(outcome.segments) > 1:
-        yield _segments(outcome)
-    yield _rules(outcome)
+        yield _segments(outcome, amount=amount)
+    yield _rules(outcome, amount=amount)
 
 
 def _money(cents: int) -> str:
     return f"{cents / 100:,.2f}"
 
 
-def _matrix(outcome: PolicyComparison) -> Table:
+def _matrix(outcome: PolicyComparison, *, amount: bool) -> Table:
     table = console.number_table("before ╲ after", *outcome.outcomes)
     for before, name in enumerate(outcome.outcomes):
         table.add_row(
             name,
             *(
-                f"{rows:,} ({_money(outcome.cents[before][after])})"
+                f"{rows:,}" + amount * f" ({_money(outcome.cents[before][after])})"
                 for after, rows in enumerate(outcome.matrix[before])
             ),
         )
     return table
 
 
-def _segments(outcome: PolicyComparison) -> Table:
+def _segments(outcome: PolicyComparison, *, amount: bool) -> Table:
     words = outcome.outcomes
-    table = console.number_table("segment", "rows", *words, f"{words[-1]}, money")
+    last = [f"{words[-1]}, money"] if amount else []
+    table = console.number_table("segment", "rows", *words, *last)
     for part in outcome.segments:
         counts = (
             f"{old:,} → {new:,}"
             for old, new in zip(part.before, part.after, strict=True)
         )
         money = [_money(sums[-1]) for sums in (part.cents_before, part.cents_after)]
-        table.add_row(escape(part.name), f"{part.rows:,}", *counts, " → ".join(money))
+        last = [" → ".join(money)] if amount else []
+        table.add_row(escape(part.name), f"{part.rows:,}", *counts, *last)
     return table
 
 
-def _rules(outcome: PolicyComparison) -> Table:
-    table = console.number_table(
-        "rule", "owner", "held before", "holds", "of these changed", "money"
-    )
+def _rules(outcome: PolicyComparison, *, amount: bool) -> Table:
+    names = ["rule", "owner", "held before", "holds", "of these changed"]
+    table = console.number_table(*names, *(["money"] if amount else []))
     for rule in outcome.rules:
         table.add_row(
             escape(rule.name),
@@ -83,7 +90,7 @@ def _rules(outcome: PolicyComparison) -> Table:
             "" if rule.before is None else f"{rule.before:,}",
             f"{rule.after:,}",
             f"{rule.otherwise:,}",
-            _money(rule.cents),
+            *([_money(rule.cents)] if amount else []),
         )
     return table
 
@@ -102,6 +109,7 @@ _DIFFERENT = 1  # exit status of a comparison
 def check(
     file: Annotated[Path, typer.Argument(help="Path of the policy.yaml to check.")],
     spec: Spec = None,
+    product: Product = None,
     as_json: Json = False,
 ) -> None:
     """
@@ -110,7 +118,7 @@ def check(
     Exit status 2: the policy is invalid; the message gives the line of the file and the
     reason.
     """
-    policy = _load(file, _features(spec))
+    policy = _load(file, _features(spec, product))
     parts = {
         "labels": len(policy.labels),
         "segments": len(policy.segments) - 1,
@@ -160,6 +168,7 @@ def simulate(
         typer.Option(help="Policy to compare with, instead of the recorded decisions."),
     ] = None,
     spec: Spec = None,
+    product: Product = None,
     picture: Picture = None,
     as_json: Json = False,
 ) -> None:
@@ -169,7 +178,7 @@ def simulate(
     from tollgate.audit.releases.archived_release import recorded_outcomes
     from tollgate.redecide import compare_policies, draw, read_rows
 
-    features = _features(spec)
+    features = _features(spec, product)
     policy = _load(new, features)
     other = None if against is None else _load(against, features)
     past = read_rows(
@@ -186,20 +195,20 @@ def simulate(
     if as_json:
         console.print_json(outcome)
         return
-    for table in outcome_tables(outcome):
+    for table in outcome_tables(outcome, amount=features.amount):
         console.out.print(table, highlight=False)
     if picture is not None:
         console.say(f"drawn: {picture}")
 
 
-def _features(path: Path | None) -> FeatureSpec:
+def _features(path: Path | None, product: str | None) -> FeatureSpec:
     """Read the features that a policy may name."""
     from tollgate.features.spec.feature_spec import load_spec
     from tollgate.repository.releases.served_versions import served_spec
 
     if path is not None:
         return load_spec(path)
-    chosen = console.settings()
+    chosen = console.settings(product=product)
     console.require_products(chosen, chosen.products)
     return served_spec(chosen.repository_path, product=chosen.product)
 
@@ -242,10 +251,8 @@ def add_ids(
     as_json: Json = False,
 ) -> None:
     """Add ids to a list; the next decision uses them."""
-    with _open_list(name, product, repository, state, store_url, early=early) as (
-        store,
-        key,
-    ):
+    chosen = _settings(product, repository, state, store_url)
+    with _open_list(name, chosen, early=early) as (store, key):
         done = store.add(key, [one.encode() for one in ids])
         if as_json:
             console.print_json(_change_report(name, store.size(key), added=done))
@@ -266,10 +273,8 @@ def remove_ids(
     as_json: Json = False,
 ) -> None:
     """Remove ids from a list."""
-    with _open_list(name, product, repository, state, store_url, early=early) as (
-        store,
-        key,
-    ):
+    chosen = _settings(product, repository, state, store_url)
+    with _open_list(name, chosen, early=early) as (store, key):
         done = store.remove(key, [one.encode() for one in ids])
         if as_json:
             console.print_json(_change_report(name, store.size(key), removed=done))
@@ -295,10 +300,8 @@ def load_list(
 ) -> None:
     """Add the ids of a file to a list; --replace removes all others."""
     ids = set(_read(file))
-    with _open_list(name, product, repository, state, store_url, early=early) as (
-        store,
-        key,
-    ):
+    chosen = _settings(product, repository, state, store_url)
+    with _open_list(name, chosen, early=early) as (store, key):
         added, removed = store.add(key, ids), 0
         if replace:
             # Remove after adding: at no moment does an id that stays go missing.
@@ -332,10 +335,8 @@ def show_list(
 
     Exit status 1: an id that was given is not in the list.
     """
-    with _open_list(name, product, repository, state, store_url, early=early) as (
-        store,
-        key,
-    ):
+    chosen = _settings(product, repository, state, store_url)
+    with _open_list(name, chosen, early=early) as (store, key):
         if not ids:
             members = [one.decode(errors="replace") for one in store.members(key)]
             if as_json:
@@ -374,23 +375,25 @@ def _print_change(name: str, size: int, done: str) -> None:
     console.result(f"{name}: {done}; {size:,} now")
 
 
-@contextmanager
-def _open_list(
-    name: str,
+def _settings(
     product: str | None,
     repository: str | None,
     state: str | None,
     store_url: str | None,
-    *,
-    early: bool,
+) -> Settings:
+    return console.settings(
+        product=product, repository=repository, state=state, store_url=store_url
+    )
+
+
+@contextmanager
+def _open_list(
+    name: str, chosen: Settings, *, early: bool
 ) -> Iterator[tuple[ListStore, bytes]]:
     """Find the list, which the served policy must name, and open the store."""
     from tollgate.store.id_lists import list_key
     from tollgate.store.list_editing import ListStore
 
-    chosen = console.settings(
-        product=product, repository=repository, state=state, store_url=store_url
-    )
     console.require_products(chosen, chosen.products)
     if not early:
         _require_named(name, chosen.repository_path, product=chosen.product)

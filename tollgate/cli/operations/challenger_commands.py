@@ -302,8 +302,13 @@ _SHADOW_TIMES = "time of a batch in the worker"
 _SERVER_TIMES = "time in the server"
 
 
-def report_tables(report: TrialReport) -> Iterator[Any]:
-    """Build the tables, below a line that names the releases under comparison."""
+def report_tables(report: TrialReport, *, amount: bool) -> Iterator[Any]:
+    """
+    Build the tables, below a line that names the releases under comparison.
+
+    Args:
+        amount: True if the rows have an amount; without it, no money is shown.
+    """
     trial = report.trial
     share = f" at {trial.percent:g} %" if trial.mode == "canary" else ""
     yield (
@@ -314,8 +319,8 @@ def report_tables(report: TrialReport) -> Iterator[Any]:
     if report.unfit:
         yield f"{report.unfit:,} rows left out: other features or fields"
     yield _gates(report)
-    yield _parts(report)
-    yield _matrix(report)
+    yield _parts(report, amount=amount)
+    yield _matrix(report, amount=amount)
     yield _sides(report)
     yield (
         f"score: PSI {_plain(report.psi)}, KS {_plain(report.ks)}, both over the rows "
@@ -335,24 +340,25 @@ def _gates(report: TrialReport) -> Table:
     return table
 
 
-def _parts(report: TrialReport) -> Table:
+def _parts(report: TrialReport, *, amount: bool) -> Table:
+    money = ["of the money"] if amount else []
     table = console.number_table(
-        "rows", "", "decided otherwise", "of the money", "stricter", "milder", "score"
+        *("rows", "", "decided otherwise", *money, "stricter", "milder", "score")
     )
     for one in report.parts:
         table.add_row(
             escape(one.name),
             f"{one.rows:,}",
             _percent(one.flips),
-            _percent(one.money),
-            f"{one.stricter:,} ({_money(one.stricter_cents)})",
-            f"{one.milder:,} ({_money(one.milder_cents)})",
+            *([_percent(one.money)] if amount else []),
+            f"{one.stricter:,}" + amount * f" ({_money(one.stricter_cents)})",
+            f"{one.milder:,}" + amount * f" ({_money(one.milder_cents)})",
             _plain(one.shift),
         )
     return table
 
 
-def _matrix(report: TrialReport) -> Table:
+def _matrix(report: TrialReport, *, amount: bool) -> Table:
     trial = report.trial
     words = report.outcomes
     table = console.number_table(f"{trial.champion} ╲ {trial.challenger}", *words)
@@ -360,7 +366,7 @@ def _matrix(report: TrialReport) -> Table:
         table.add_row(
             name,
             *(
-                f"{rows:,} ({_money(report.cents[at][other])})"
+                f"{rows:,}" + amount * f" ({_money(report.cents[at][other])})"
                 for other, rows in enumerate(report.matrix[at])
             ),
         )
@@ -440,12 +446,13 @@ def report(
     from tollgate.challenger.trial_gates import broken
     from tollgate.challenger.trial_report import make_report
     from tollgate.repository.gate_limits import read_gates
-    from tollgate.repository.releases.served_versions import served_policy
+    from tollgate.repository.releases.served_versions import served_policy, served_spec
 
     chosen = console.settings(repository=repository, product=product, state=state)
     with open_for_reading(chosen) as repository_here:
         trial = _trial_state(chosen, repository_here, name=name)
         gates = read_gates(repository_here, product=chosen.product)
+        amount = served_spec(repository_here, product=chosen.product).amount
         if not trial.groups:  # no row has named the outcomes yet
             policy = served_policy(repository_here, product=chosen.product)
             trial.outcomes = policy.outcomes.words
@@ -458,7 +465,7 @@ def report(
         # JSON has no NaN and no infinity, which stand for unknown values: write null.
         console.print_json(summary)
     else:
-        for table in report_tables(summary):
+        for table in report_tables(summary, amount=amount):
             console.out.print(table, highlight=False)
     if picture is not None:
         console.say(f"drawn: {picture}")
