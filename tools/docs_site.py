@@ -37,6 +37,7 @@ _FENCE = r"^ *(?P<fence>```+|~~~+).*?^ *(?P=fence)`* *$"
 _LINK = r"\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)"
 _FENCE_OR_LINK = re.compile(f"{_FENCE}|{_LINK}", re.MULTILINE | re.DOTALL)
 _ITEM = re.compile(r"(?:\d+\.|[*-]) +(?=\S)")
+_CODE = re.compile(r"`[^`]*`")
 _PICTURES = {".png", ".svg"}
 
 
@@ -65,6 +66,8 @@ def main(arguments: list[str] | None = None) -> int:
 def write(out: Path, pages: dict[str, str]) -> None:
     """Write the folder that Zensical reads: configuration, pages, pictures, style."""
     for name, text in pages.items():
+        if name.endswith(".md"):
+            text = python_markdown(text)
         if _UNSEARCHED.fullmatch(name):
             text = f"---\nsearch:\n  exclude: true\n---\n\n{text}"
         path = out / "pages" / name
@@ -135,15 +138,15 @@ def _relinked(path: Path, checkout: Path) -> tuple[str, list[Path]]:
         place = os.path.relpath(page_name(file, checkout), folder)
         return f"]({place}{found['anchor'] or ''})"
 
-    text = _with_wide_lists(_markdown(path, checkout))
-    return _FENCE_OR_LINK.sub(relink, text), linked
+    return _FENCE_OR_LINK.sub(relink, _markdown(path, checkout)), linked
 
 
-def _with_wide_lists(text: str) -> str:
+def python_markdown(text: str) -> str:
     """
-    Indent paragraphs and blocks inside list items by four columns.
+    Change GitHub's Markdown so that Python-Markdown, which Zensical uses, agrees.
 
-    GitHub's Markdown wants the width of the item's mark, Python-Markdown wants four.
+    Blocks inside list items are indented by four columns, not by the width of the
+    item's mark, and a pipe in a table's code has no backslash.
     """
     lines = []
     width = 0  # of the mark of the item that a line may belong to
@@ -159,6 +162,8 @@ def _with_wide_lists(text: str) -> str:
             line = f"{' ' * 4}{line[width:]}"
         elif line:
             width = 0
+        if not fenced and line.startswith("|"):
+            line = _CODE.sub(lambda code: code[0].replace("\\|", "|"), line)
         lines.append(line)
     return "\n".join([*lines, ""])
 
