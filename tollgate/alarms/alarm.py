@@ -76,6 +76,7 @@ class OutcomeRules:
                 problem = f"{word!r:.80} is no outcome; {suggest(word, words)}"
                 raise InputError("outcomes", problem)
         self.mildest = words[0]
+        self._severity = {word: place for place, word in enumerate(words)}
         self._raising = frozenset(raising)
 
     def raises(self, outcome: str) -> bool:
@@ -83,6 +84,11 @@ class OutcomeRules:
         if self._raising:
             return outcome in self._raising
         return outcome != self.mildest
+
+    def is_milder(self, outcome: str, *, than: str) -> bool:
+        """Return whether an outcome is milder than another; an unknown one never is."""
+        severity = self._severity
+        return severity.get(outcome, len(severity)) < severity.get(than, -1)
 
     def is_change(self, previous: str, outcome: str) -> bool:
         """Return whether a machine's new outcome begins, changes or ends an alarm."""

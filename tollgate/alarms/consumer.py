@@ -189,6 +189,12 @@ class AlarmConsumer(BatchConsumer):
                 if self._rules.raises(outcome):
                     raised.append((row, None))
                 continue
+            if answers[row].lacks_hysteresis and self._rules.is_milder(
+                outcome, than=before.outcome
+            ):
+                # Hysteresis may hold the level, and the next reading say so: an end
+                # now would be a false one.
+                continue
             if self._rules.is_change(before.outcome, outcome):
                 raised.append((row, before.outcome))
             now[machine] = MachineOutcome(outcome, time_us)

@@ -44,6 +44,11 @@ class ReadingAnswer(msgspec.Struct, frozen=True):
         """Return whether the store did not respond in time for it."""
         return bool(self.degraded & _WITHOUT_STORE)
 
+    @property
+    def lacks_hysteresis(self) -> bool:
+        """Return whether the decision is that of the reading alone."""
+        return bool(self.degraded & Degraded.HYSTERESIS_UNREAD)
+
 
 class ServerScorer:
     """

@@ -404,6 +404,41 @@ def test_an_entity_that_the_product_lacks_is_refused(spec: FeatureSpec) -> None:
         ReadingCodec(spec, machine="pump")
 
 
+def test_an_answer_without_hysteresis_ends_no_alarm(
+    store_url: str,
+    redis_client: redis.Redis,
+    server: TestServer,
+    consumer_of: Callable[..., AlarmConsumer],
+) -> None:
+    """A raw level may begin or worsen an alarm; only one with state makes it milder."""
+    unread = int(Degraded.HYSTERESIS_UNREAD)
+    levels = [
+        ("approve", 0),
+        ("review", unread),
+        ("approve", unread),
+        ("decline", unread),
+        ("review", unread),
+        ("review", 0),
+        ("approve", unread),
+        ("approve", 0),
+    ]
+
+    def answer(row: Asked) -> Answer:
+        decision, degraded = levels[int(row.transaction_id.partition("-r")[2])]
+        return Answer(decision, 0.5, degraded=degraded)
+
+    server.answer_by(answer)
+    send_readings(store_url, amounts([1.0] * len(levels)))
+    drain(consumer_of(), len(levels))
+    found = stored_alarms(redis_client)
+    assert [(one["reading_id"], one["previous"], one["decision"]) for one in found] == [
+        ("m-r1", "approve", "review"),
+        ("m-r3", "review", "decline"),
+        ("m-r5", "decline", "review"),
+        ("m-r7", "review", "approve"),
+    ]
+
+
 def test_keys_may_have_the_aliases_of_the_product(tmp_path: Path) -> None:
     """A reading under other names is the same reading; its own name counts first."""
     path = tmp_path / "features.yaml"
