@@ -37,7 +37,7 @@ _FENCE = r"^ *(?P<fence>```+|~~~+).*?^ *(?P=fence)`* *$"
 _LINK = r"\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)"
 _FENCE_OR_LINK = re.compile(f"{_FENCE}|{_LINK}", re.MULTILINE | re.DOTALL)
 _ITEM = re.compile(r"(?:\d+\.|[*-]) +(?=\S)")
-_CODE = re.compile(r"`[^`]*`")
+_CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
 _PICTURES = {".png", ".svg"}
 
 

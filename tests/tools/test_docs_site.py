@@ -176,7 +176,7 @@ def test_pages_show_the_same_as_a_code_host(built: dict[str, Page]) -> None:
             wanted.tags[tag] for tag in STRUCTURE
         ], path
         assert [one.strip() for one in page.code] == [
-            one.strip() for one in wanted.code
+            one.expandtabs(4).strip() for one in wanted.code
         ], path
 
 
