@@ -408,6 +408,7 @@ def test_tls_is_spoken_with_both_protocols(tmp_path: Path) -> None:
                         json.dumps(row(f"tls-{version}")),
                     ),
                     *("-H", "content-type: application/json"),
+                    *("-H", "x-request-timeout-ms: 60000"),
                     f"https://127.0.0.1:{opened.port}/decide",
                 ],
                 capture_output=True,
