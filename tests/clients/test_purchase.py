@@ -136,3 +136,9 @@ def test_what_cannot_be_written_is_named(changed, words):
 def test_times_of_every_kind_are_microseconds(time):
     """A datetime with its zone, a datetime64 in UTC, an integer."""
     assert written(event_time=time).parts == written(event_time=TIME_US).parts
+
+
+@pytest.mark.parametrize("amount", [10**309, 10**400, -(10**400)])
+def test_an_integer_beyond_doubles_is_refused(amount):
+    """As a mistake of the row: JSON has such numbers."""
+    assert "is not a finite number" in refusal(amount=amount)
