@@ -14,23 +14,13 @@ import pytest
 from tests.support.observability.live_prometheus import (
     PATIENCE_S,
     Watched,
+    filled,
     purchases,
     watched,
 )
-from tollgate.observability.dashboards import BOARDS, Board, Query, expr_of
+from tollgate.observability.dashboards import BOARDS, Board
 
 pytestmark = pytest.mark.system("prometheus", "nginx", "openssl")
-
-# What Grafana fills in; a server that runs for seconds has no hours behind it.
-FILLED = {
-    "${product}": "fraud",
-    "$product": "fraud",
-    "$__rate_interval": "30s",
-    "$__range": "1m",
-    "$namespace": "",
-    "$job": ".*",
-    "[1h:1m]": "[10s:1s]",
-}
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +33,6 @@ def found(
     simulated.head(200).write_parquet(history)
     with watched(folder, history) as made:
         yield made
-
-
-def filled(query: Query) -> str:
-    """Fill in what Grafana would."""
-    text = expr_of(query)
-    for name, one in FILLED.items():
-        text = text.replace(name, one)
-    assert "$" not in text
-    return text
 
 
 @pytest.mark.parametrize("board", BOARDS, ids=lambda board: str(board.uid))
