@@ -22,7 +22,7 @@ ARGS ?=
 
 # The Python that .venv is made with; empty takes the first that fits of these.
 PYTHON ?=
-PYTHONS := python3.12 python3.11 python3.10 python3
+PYTHONS := python3.12 python3.11 python3.10 python3.13 python3
 
 .PHONY: help setup demo up test test-quick test-system check rules dashboards \
   chart check-images bench locust docs lock wheels clean

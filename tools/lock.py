@@ -12,7 +12,7 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-PYTHONS = ("3.10", "3.11", "3.12")
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
 PROJECTS = (
     "pyproject.toml",
     "clients/python/pyproject.toml",
@@ -23,7 +23,7 @@ EXTRAS = (
     *("stream", "testing", "fleet", "traces", "docs", "dev"),
 )
 HEAD = (
-    "# Exact pins for Python 3.10 to 3.12 on Linux x86-64; `make lock` renews them.\n"
+    "# Exact pins for Python 3.10 to 3.13 on Linux x86-64; `make lock` renews them.\n"
 )
 # Held back by hand, with the reason.
 HOLD = (
@@ -31,6 +31,9 @@ HOLD = (
     "xgboost-cpu==3.2.0",
     # The last one for Python 3.10: a site does not depend on the Python that builds it.
     "zensical==0.0.67",
+    # nvidia-pytriton needs NumPy 1; newer ones need an ml-dtypes that refuses it there.
+    "onnx==1.18.0 ; python_version >= '3.13'",
+    "tritonclient==2.69.0 ; python_version >= '3.13'",
 )
 
 

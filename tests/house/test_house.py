@@ -115,9 +115,15 @@ def fake_python(folder: Path, *, version: str, refuses: str) -> Path:
         (
             "3.9",
             "sys.exit(not",
-            "is Python 3.10, 3.11 or 3.12; install one, or name it",
+            "is Python 3.10, 3.11, 3.12 or 3.13 (found: 3.9); install one, or name it",
+        ),
+        (
+            "3.14",
+            "sys.exit(not",
+            "(found: 3.14); install one, or name it: make setup PYTHON=/path/to",
         ),
         ("3.12", "import ensurepip", "apt-get install python3.12-venv"),
+        ("3.13", "Python.h", "apt-get install build-essential python3.13-dev"),
     ],
 )
 def test_setup_says_in_one_sentence_what_is_missing(
@@ -282,7 +288,7 @@ def test_every_dependency_has_its_line() -> None:
     assert Counter(map(canonicalize_name, rows)) == Counter(direct_dependencies())
 
 
-@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12"])
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13"])
 def test_every_dependency_is_pinned_once(version: str) -> None:
     """On each Python, constraints.txt holds one exact pin of each direct dependency."""
     pins: Counter[str] = Counter()

@@ -8,6 +8,7 @@ model per operator set and per IR version, up to the first that it refuses.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from types import MappingProxyType
 
@@ -50,7 +51,8 @@ class Target(msgspec.Struct, frozen=True):
 OURS = Target(
     release="24.10",
     python="3.10",
-    onnxruntime="1.19.2",
+    # The release has 1.19.2, which has no wheel for Python 3.13; 1.20 is the first.
+    onnxruntime="1.20.1" if sys.version_info >= (3, 13) else "1.19.2",
     trtllm_tensorrt="10.4.0",
     opset=21,
     ml_opset=5,

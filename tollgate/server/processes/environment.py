@@ -24,7 +24,8 @@ SHM = Path("/dev/shm")
 # 64 requests of 32 rows in flight 1 MiB is enough (measured). Docker gives 64 MiB.
 SHM_NEEDED_BYTES = 16 << 20
 GLIBC_NEEDED = (2, 35)  # the wheel's tritonserver is built on Ubuntu 22.04
-PYTHONS = ((3, 10), (3, 11), (3, 12))  # onnxruntime 1.19.2 has wheels for these
+# The wheel has stubs for these, and there is an onnxruntime for each.
+PYTHONS = ((3, 10), (3, 11), (3, 12), (3, 13))
 SYSTEM_LIBRARIES = tuple(
     Path(directory)
     for directory in (
@@ -45,6 +46,7 @@ class Wheel(msgspec.Struct, frozen=True):
     stub: Path
     caches: Path  # value for --cache-directory
     libraries: Path  # found by the binaries by $ORIGIN, relative to the wheel
+    libpython: str = ""  # name under which the stub looks for libpython among them
 
 
 def package_directory(name: str) -> Path:
@@ -68,12 +70,16 @@ def find_wheel() -> Wheel:
     package = package_directory("pytriton")
     server = package / "tritonserver"
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    libraries = package.parent / "nvidia_pytriton.libs"
+    # The wheel's builder put its own libpython 3.13 among them, and no other's.
+    copies = libraries.glob("libpython{}-*.{}.so.*".format(*sys.version_info))
     wheel = Wheel(
         tritonserver=server / "bin" / "tritonserver",
         python_backend=server / "backends" / "python",
         stub=server / "python_backend_stubs" / version / "triton_python_backend_stub",
         caches=server / "caches",
-        libraries=package.parent / "nvidia_pytriton.libs",
+        libraries=libraries,
+        libpython=next((copy.name for copy in copies), ""),
     )
     for path in (wheel.tritonserver, wheel.python_backend, wheel.stub, wheel.libraries):
         if not path.exists():
@@ -169,7 +175,7 @@ def require_platform(
         )
     if python not in PYTHONS:
         raise SetupError(
-            "the embedded server needs Python 3.10, 3.11 or 3.12, this is "
+            "the embedded server needs Python 3.10, 3.11, 3.12 or 3.13, this is "
             f"{python[0]}.{python[1]}",
             remedy="make the environment with one of these",
         )

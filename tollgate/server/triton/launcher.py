@@ -23,8 +23,10 @@ from tollgate.server.processes.child import Child
 from tollgate.server.processes.environment import (
     SHM,
     Wheel,
+    find_libpython,
     find_wheel,
     free_port,
+    libpython_name,
     require_platform,
     require_port,
 )
@@ -49,7 +51,11 @@ from tollgate.tracing.context import TRACEPARENT
 # linked, for three measured reasons: the server refuses a library whose real path lies
 # outside the backend directory, it changes the stub's mode to 0100, and the binaries
 # find their libraries by a path relative to their own location, so the copy repeats the
-# wheel's layout around a link to those libraries.
+# wheel's layout around links to those libraries.
+#
+# One of them is not the wheel's: its stub for Python 3.13 looks there for libpython,
+# and would find its builder's. Builds of Python differ in which modules are in
+# libpython and which are files, so the stub gets the running interpreter's.
 
 _OURS = Path(__file__).parents[1] / "backends"
 
@@ -68,12 +74,23 @@ def build_backend_directory(state: Path, *, wheel: Wheel) -> Path:
     backends = root / "pytriton" / "tritonserver" / "backends"
     for name in ("python", "onnxruntime"):
         (backends / name).mkdir(parents=True, exist_ok=True)
-    _link(wheel.libraries, root / wheel.libraries.name)
+    _link_libraries(root / wheel.libraries.name, wheel=wheel)
     for name in ("libtriton_python.so", "triton_python_backend_utils.py"):
         _copy(wheel.python_backend / name, backends / "python" / name)
     _copy(wheel.stub, backends / "python" / wheel.stub.name)
     _copy(_OURS / "onnxruntime" / "model.py", backends / "onnxruntime" / "model.py")
     return backends
+
+
+def _link_libraries(folder: Path, *, wheel: Wheel) -> None:
+    if folder.is_symlink():  # releases before Python 3.13 linked the folder
+        folder.unlink()
+    folder.mkdir(exist_ok=True)
+    for library in wheel.libraries.iterdir():
+        if library.name != wheel.libpython:
+            _link(library, folder / library.name)
+    if wheel.libpython:
+        _link(find_libpython() / libpython_name(), folder / wheel.libpython)
 
 
 def _link(source: Path, target: Path) -> None:

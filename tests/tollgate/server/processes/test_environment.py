@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from pathlib import Path
@@ -21,6 +22,22 @@ def test_the_wheel_is_found_without_importing_it() -> None:
     assert wheel.stub.parent.name == f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert (wheel.python_backend / "libtriton_python.so").is_file()
     assert "pytriton" not in sys.modules
+
+
+@pytest.mark.parametrize("python", environment.PYTHONS, ids=str)
+def test_the_wheel_has_a_stub_for_each_python(python: tuple[int, int]) -> None:
+    """The versions that pass the check are those that a stub lies there for."""
+    wheel = environment.find_wheel()
+    folder = wheel.stub.parent.with_name("{}.{}".format(*python))
+    assert (folder / wheel.stub.name).is_file()
+
+
+def test_a_libpython_that_the_wheel_brings_is_named() -> None:
+    """A stub linked to a file among the wheel's libraries looks for that name."""
+    wheel = environment.find_wheel()
+    needed = set(re.findall(rb"libpython[\w.-]+", wheel.stub.read_bytes()))
+    here = {name for name in needed if (wheel.libraries / name.decode()).exists()}
+    assert {name.decode() for name in here} == {wheel.libpython} - {""}
 
 
 def test_a_missing_package_names_the_extra() -> None:
@@ -61,7 +78,8 @@ def test_this_machine_is_good_enough() -> None:
         ({"machine": "aarch64"}, "this is Linux aarch64"),
         ({"glibc": "2.31"}, "glibc 2.35 .* has 2.31"),
         ({"glibc": ""}, "has another C library"),
-        ({"python": (3, 13)}, "3.10, 3.11 or 3.12, this is 3.13"),
+        ({"python": (3, 9)}, "3.12 or 3.13, this is 3.9"),
+        ({"python": (3, 14)}, "3.10, 3.11, 3.12 or 3.13, this is 3.14"),
     ],
 )
 def test_an_unfit_machine_is_named(

@@ -5,7 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tollgate.server.processes.environment import Wheel
+import msgspec
+
+from tollgate.server.processes.environment import (
+    Wheel,
+    find_libpython,
+    libpython_name,
+)
 from tollgate.server.triton.launcher import build_backend_directory
 
 
@@ -20,6 +26,7 @@ def _wheel(root: Path) -> Wheel:
     )
     for directory in (wheel.python_backend, wheel.stub.parent, wheel.libraries):
         directory.mkdir(parents=True)
+    (wheel.libraries / "libcudart.so").write_text("a library of the wheel")
     (wheel.python_backend / "libtriton_python.so").write_text("library")
     (wheel.python_backend / "triton_python_backend_utils.py").write_text("utils")
     wheel.stub.write_text("stub of 3.11")
@@ -45,7 +52,32 @@ def test_files_are_copies_that_find_the_wheels_libraries(tmp_path: Path) -> None
     stub.chmod(0o100)  # as Triton does
     assert wheel.stub.stat().st_mode & 0o777 == 0o755
     origin = python.joinpath("..", "..", "..", "..", "nvidia_pytriton.libs")
-    assert origin.resolve() == wheel.libraries.resolve()
+    assert (origin / "libcudart.so").read_text() == "a library of the wheel"
+
+
+def test_the_stub_gets_the_libpython_of_this_interpreter(tmp_path: Path) -> None:
+    """A libpython of the wheel's builder is replaced, and nothing else is."""
+    name = "libpython3-0123abcd.13.so.1.0"
+    wheel = msgspec.structs.replace(_wheel(tmp_path), libpython=name)
+    (wheel.libraries / name).write_text("the builder's")
+    for _ in range(2):
+        build_backend_directory(tmp_path / "state", wheel=wheel)
+    folder = tmp_path / "state" / "server" / "nvidia_pytriton.libs"
+    assert (folder / name).resolve() == (find_libpython() / libpython_name()).resolve()
+    assert (folder / "libcudart.so").resolve() == wheel.libraries / "libcudart.so"
+    assert (wheel.libraries / name).read_text() == "the builder's"
+
+
+def test_a_folder_that_was_a_link_is_replaced(tmp_path: Path) -> None:
+    """A state folder of an earlier release has one link to all libraries."""
+    wheel = _wheel(tmp_path)
+    server = tmp_path / "state" / "server"
+    server.mkdir(parents=True)
+    (server / wheel.libraries.name).symlink_to(wheel.libraries)
+    build_backend_directory(tmp_path / "state", wheel=wheel)
+    assert not (server / wheel.libraries.name).is_symlink()
+    assert (wheel.libraries / "libcudart.so").is_file()
+    assert not (wheel.libraries / "libcudart.so").is_symlink()
 
 
 def test_building_twice_changes_nothing(tmp_path: Path) -> None:
