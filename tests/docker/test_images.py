@@ -169,3 +169,45 @@ def test_compose_mounts_files_that_exist() -> None:
 def test_scripts_are_read_by_sh(script: str) -> None:
     """The shell of Debian, which is not bash, parses them."""
     subprocess.run(["sh", "-n", str(HOUSE / "docker" / script)], check=True)
+
+
+def test_grafana_reads_the_prometheus_and_the_dashboards_of_compose() -> None:
+    """Address, scrape interval and folder in its files are those of the services."""
+    folder = HOUSE / "docker" / "grafana"
+    (source,) = msgspec.yaml.decode((folder / "datasources.yaml").read_bytes())[
+        "datasources"
+    ]
+    assert (source["type"], source["url"]) == ("prometheus", "http://prometheus:9090")
+    scrapes = msgspec.yaml.decode((HOUSE / "docker" / "prometheus.yml").read_bytes())
+    assert source["jsonData"]["timeInterval"] == scrapes["global"]["scrape_interval"]
+    (provider,) = msgspec.yaml.decode((folder / "dashboards.yaml").read_bytes())[
+        "providers"
+    ]
+    grafana = _compose()["services"]["grafana"]
+    mounts = dict(volume.split(":")[:2] for volume in grafana["volumes"])
+    boards = (HOUSE / "docker" / "../tollgate/observability/boards").resolve()
+    assert mounts["../tollgate/observability/boards"] == provider["options"]["path"]
+    home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
+    assert Path(home).parent == Path(provider["options"]["path"])
+    assert (boards / Path(home).name).is_file()
+
+
+def test_services_of_compose_are_checked_and_write_only_where_they_must() -> None:
+    """Read-only root, no capability, a pinned image, and a user other than root."""
+    for name, service in _compose()["services"].items():
+        assert service["read_only"] is True, name
+        assert service["cap_drop"] == ["ALL"], name
+        assert "healthcheck" in service, name
+        image = service["image"].partition(":-")[2].removesuffix("}")
+        assert not image.endswith(":latest"), name
+        assert ":" in image, name
+        assert service.get("user", "1000") != "0", name
+        assert image == "tollgate:cpu" or "user" in service, name
+
+
+def test_the_monitor_gets_no_keys_of_the_journal() -> None:
+    """It mounts the segments, read-only, and neither keys nor anchor."""
+    mounts = _compose()["services"]["monitor"]["volumes"]
+    assert [one for one in mounts if one.startswith("journal")] == [
+        "journal-folder:/journal/folder:ro"
+    ]
