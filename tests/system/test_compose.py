@@ -42,7 +42,7 @@ WINDOW = 2500  # decisions that the monitor compares at once
 SCRAPES = 8  # one a second: a rate needs two
 BATCH = 32  # rows of a request, at most
 # What other services, and other profiles, would export.
-ABSENT = re.compile(r"tollgate_(gateway|feed|stream|trial|alarms|readings)_")
+ABSENT = re.compile(r"tollgate_(gateway|feed|stream|trial|alarms|webhook)_")
 
 
 class Machine:
