@@ -3,9 +3,10 @@ Latency with and without an open console: `python -m loadtests.console`.
 
 `tollgate up` gets single rows at a fixed rate, in pairs of turns: one in which browsers
 have the console open and one in which none has. A simulated browser loads the page with
-its files, and then requests the same data as the page does every two seconds. The order
-within a pair alternates. Exit status 1 if the median over the pairs of p99 with the
-console to p99 without is over 1.1, or a request failed.
+its files, and then requests the same data as the page does every two seconds; the load
+begins five seconds later. The order within a pair alternates. Exit status 1 if the
+median over the pairs of p99 with the console to p99 without is over 1.1, or a request
+failed.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ from tollgate.testing.supervised import Supervised, supervised
 MOST_RATIO = 1.1
 EVERY_S = 2.0  # as console.js polls
 _WARM_UP_S = 2.0
+_OPENED_S = 5.0  # from the opening of the page to the load
 _ADDRESS = re.compile(r'(?:href|src)="(/console/static/[^"]+)"')
 _SCENARIO = Scenario(
     "paced", rows=1, connections=4, streams=64, most_requests_per_s=1_000
@@ -166,6 +168,7 @@ def run(options: argparse.Namespace) -> list[Turn]:
                         Browser(product.health_url, product="fraud")
                         for _ in range(options.browsers if is_open else 0)
                     ]
+                    time.sleep(_OPENED_S)
                     before_s = _supervisor_cpu_s(product)
                     generated = run_h2load(
                         generator,

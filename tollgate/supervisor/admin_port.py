@@ -14,6 +14,7 @@ import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from tollgate.errors import SetupError
+from tollgate.imports import be_gentle
 from tollgate.server.index_page import CONTENT_TYPE, INDEX, NOT_FOUND, index_page
 from tollgate.supervisor.supervisor import Supervisor
 from tollgate.supervisor.supervisor_metrics import SupervisorMetrics
@@ -216,6 +217,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._respond(self.console, self.rfile.read(int(length)))
 
     def _respond(self, console: ConsolePages, body: bytes) -> None:
+        be_gentle()  # this thread answers one connection; decisions have priority
         request = AdminRequest(
             method=self.command,
             target=self.path,
