@@ -66,6 +66,7 @@ def config_texts(
     wide: bool = False,
     outcomes: Outcomes = DEFAULT_OUTCOMES,
     store_deadline_ms: int = _STORE_DEADLINE_MS,
+    hysteresis: bool = False,
 ) -> dict[str, str]:
     """
     Write a product's configurations: path in the repository -> text.
@@ -75,6 +76,7 @@ def config_texts(
         wide: True if the model takes the features as float64.
         outcomes: Words of its decisions.
         store_deadline_ms: Longest time that a batch waits for the store.
+        hysteresis: True if the policy has hysteresis, whose state is in the store.
     """
     product = spec.product
     features, model, decision = step_names(product)
@@ -112,7 +114,13 @@ def config_texts(
             {**values, "step": model, "type": "TYPE_FP64" if wide else "TYPE_FP32"},
         ),
         f"{decision}/config.pbtxt": render(
-            f"{_TEMPLATES}/decision.pbtxt.j2", {**values, "step": decision}
+            f"{_TEMPLATES}/decision.pbtxt.j2",
+            {
+                **values,
+                "step": decision,
+                "hysteresis": hysteresis,
+                "store_deadline_ms": store_deadline_ms,
+            },
         ),
     }
 
@@ -138,11 +146,16 @@ def all_texts(
     wide: bool,
     outcomes: Outcomes,
     store_deadline_ms: int = _STORE_DEADLINE_MS,
+    hysteresis: bool = False,
 ) -> Mapping[str, str]:
     """Write all files that follow from a product's features."""
     return {
         **config_texts(
-            spec, wide=wide, outcomes=outcomes, store_deadline_ms=store_deadline_ms
+            spec,
+            wide=wide,
+            outcomes=outcomes,
+            store_deadline_ms=store_deadline_ms,
+            hysteresis=hysteresis,
         ),
         **step_texts(spec.product),
         f"{spec.product}/1/.gitkeep": "",

@@ -321,6 +321,7 @@ def _write_texts(
             wide=False,
             outcomes=OUTCOMES,
             store_deadline_ms=_STORE_DEADLINE_MS,
+            hysteresis=True,
         ),
         f"{step_names(product)[2]}/1/{POLICY_FILE}": policy_text(
             spec, table, features=features, rule=rule, vectors=vectors
