@@ -24,9 +24,8 @@ from matplotlib.dates import DateFormatter, DayLocator, date2num
 from matplotlib.figure import Figure
 
 from tollgate.detection.alarms import ALARM, AlarmRule, alarm_rule, reached_levels
-from tollgate.detection.benchmark import build_features
 from tollgate.detection.detector import detector_scores, train_detector
-from tollgate.detection.reading_features import propose_features
+from tollgate.detection.reading_features import build_features, propose_features
 from tollgate.simulate.plant import SENSORS, Fault, simulate_plant
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "sensors.png"

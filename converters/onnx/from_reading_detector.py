@@ -21,7 +21,7 @@ from tollgate.detection.detector import (
 from tollgate.schema import FEATURES, PROBABILITIES
 
 
-def onnx_from_detector(detector: Detector) -> bytes:
+def onnx_from_reading_detector(detector: Detector) -> bytes:
     """
     Write the graph that computes what `detector_scores` does, in every bit.
 
@@ -100,25 +100,31 @@ def _related_surprise(
     columns: Callable[[str, list[int]], str],
 ) -> str:
     """Write the surprise of each sensor's relation to the others; [N, S]."""
-    total = ""
-    shorts = len(relations[0].residuals)
+    windows = len(relations[0].residuals)
+    shorts = len(relations[0].residuals[0])
     share = graph.constant("residual_share", np.float32(1 / shorts))
-    for nth in range(shorts):
-        residuals = [one.residuals[nth] for one in relations]
-        weights = np.array([one.weights for one in residuals], np.float32)
-        residual = ""
-        for at, column in enumerate(residuals[0].columns):
-            name = f"gap_{nth}_{at}"
-            given = graph.limited(name, columns(f"{name}_whole", [column]))
-            weight = graph.constant(f"{name}_weights", weights[:, at])
-            part = graph.add("Mul", [given, weight], f"{name}_part")
-            residual = graph.sum(residual, part, name=f"with_{name}")
-        size = graph.add("Abs", [residual], f"residual_{nth}")
-        curves = [one.surprise for one in residuals]
-        found = graph.curves(f"residual_surprise_{nth}", size, curves)
-        part = graph.add("Mul", [found, share], f"residual_part_{nth}")
-        total = graph.sum(total, part, name=f"with_residual_{nth}")
-    return graph.curves("related", total, [one.surprise for one in relations])
+    totals = []
+    for long in range(windows):
+        total = ""
+        for short in range(shorts):
+            nth = f"{long}_{short}"
+            residuals = [one.residuals[long][short] for one in relations]
+            weights = np.array([one.weights for one in residuals], np.float32)
+            residual = ""
+            for at, column in enumerate(residuals[0].columns):
+                name = f"gap_{nth}_{at}"
+                given = graph.limited(name, columns(f"{name}_whole", [column]))
+                weight = graph.constant(f"{name}_weights", weights[:, at])
+                part = graph.add("Mul", [given, weight], f"{name}_part")
+                residual = graph.sum(residual, part, name=f"with_{name}")
+            size = graph.add("Abs", [residual], f"residual_{nth}")
+            curves = [one.surprise for one in residuals]
+            found = graph.curves(f"residual_surprise_{nth}", size, curves)
+            part = graph.add("Mul", [found, share], f"residual_part_{nth}")
+            total = graph.sum(total, part, name=f"with_residual_{nth}")
+        totals.append(total)
+    least = graph.add("Min", totals, "least_residual_surprise")
+    return graph.curves("related", least, [one.surprise for one in relations])
 
 
 class _Graph:

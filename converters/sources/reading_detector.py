@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from converters.model import F32, F64, Facts, Floats, Probes
-from converters.onnx.from_reading_detector import onnx_from_detector
+from converters.onnx.from_reading_detector import onnx_from_reading_detector
 from converters.onnx.graph import cast_first
 from converters.parity.boundaries import boundary_rows, made_rows
 from converters.parity.probe_rows import assemble, special_rows
@@ -46,7 +46,7 @@ class ReadingDetector:
         return np.column_stack([(np.float32(1) - score).astype(np.float64), second])
 
     def convert(self, *, wide: bool = False) -> bytes:
-        graph = onnx_from_detector(self._detector)
+        graph = onnx_from_reading_detector(self._detector)
         return cast_first(graph) if wide else graph
 
     def pruned(self, *, trees: int | None, depth: int | None) -> ReadingDetector:

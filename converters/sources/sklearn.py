@@ -23,9 +23,9 @@ from converters.model import (
     plain_classes,
     plain_parameters,
 )
-from converters.onnx.from_detector import (
+from converters.onnx.from_outlier_detector import (
     anomaly_score,
-    onnx_from_detector,
+    onnx_from_outlier_detector,
     require_fitted,
 )
 from converters.onnx.from_regressor import onnx_from_regressor, require_number
@@ -135,7 +135,7 @@ class SklearnModel:
 
     def _graph(self, *, wide: bool) -> bytes:
         if self._anomaly is not None:
-            return onnx_from_detector(self._coded, wide=wide)
+            return onnx_from_outlier_detector(self._coded, wide=wide)
         if self._number:
             return onnx_from_regressor(self._coded, wide=wide)
         return onnx_from_sklearn(self._coded, wide=wide)

@@ -1,14 +1,10 @@
 """
 Compare the detector with its rivals on readings with labelled windows.
-
-The features come from the engine, as training and serving compute them.
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -24,13 +20,9 @@ from tollgate.detection.detection_quality import (
     judge_alarms,
     quality_at_recall,
 )
-from tollgate.detection.reading_features import ReadingFeatures
 from tollgate.detection.rivals import isolation_forest, three_sigma, windowed_gaussian
 from tollgate.errors import InputError
-from tollgate.features.offline import build
-from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
-from tollgate.history import history_of
-from tollgate.schema import EVENT_TIME, TRANSACTION_ID
+from tollgate.schema import EVENT_TIME
 
 if TYPE_CHECKING:
     import polars as pl
@@ -56,48 +48,6 @@ class Comparison(msgspec.Struct, frozen=True):
     detector: str
     quality: Quality | None
     at_recall: Quality | None
-
-
-def load_features(features: ReadingFeatures) -> FeatureSpec:
-    """
-    Check the proposed features.yaml.
-
-    Raises:
-        SpecError: A name in it is not valid.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / SPEC_FILE
-        path.write_text(features.text)
-        return load_spec(path)
-
-
-def build_features(
-    table: pl.DataFrame, features: ReadingFeatures, *, source: str = "readings"
-) -> tuple[F32, tuple[str, ...]]:
-    """
-    Compute the proposed features of a table of readings.
-
-    Args:
-        table: Columns `event_time`, the machine's ids and the sensors; rows that lack a
-            `transaction_id` are numbered.
-        features: The result of `propose_features`.
-        source: Name of the table, for messages.
-
-    Returns:
-        float32 [N, F], in the order of the table; the names of the features.
-
-    Raises:
-        InputError: A value is invalid, or the store could not hold all readings of a
-            window.
-    """
-    import polars as pl
-
-    spec = load_features(features)
-    if TRANSACTION_ID not in table.columns:
-        numbers = pl.int_range(1, len(table) + 1, eager=True)
-        table = table.with_columns(numbers.cast(pl.String).alias(TRANSACTION_ID))
-    history = history_of(table, spec=spec, source=source)
-    return build(spec, history).astype(np.float32), spec.feature_names
 
 
 def labelled_series(

@@ -10,10 +10,13 @@ surprise of the record and the mean of those of the shifts.
 
 Several sensors of a machine often follow the same load. A linear model of all of them
 predicts each from the others; its residuals, in the means of the short windows, are the
-measures of the sensor's relation. The more of a sensor the others explain, the more its
-relation counts, and the less its own windows. The surprise of a machine is the largest
-of its sensors'. One more curve turns it into the score: 1 - the share of training rows
-with as much surprise, the probability of a false alarm at this threshold.
+measures of the sensor's relation. They are counted from the mean of each long window,
+and the smaller surprise of the two counts: after a fault, one of the two means has
+left it behind earlier. The more of a sensor the others explain, the more its relation
+counts, and the less its own windows. The surprise of a machine is the largest of its
+sensors'. One more curve turns it into the score: 1 - the share of training rows with as
+much surprise. Where training rows become too few to know the share, the score only
+orders readings: it rises ever more slowly, so that no two surprises look the same.
 
 A curve is the largest of its segments that begin at or before the measure, in float32:
 every operation is monotone, so the score never falls when a measure grows.
@@ -21,7 +24,7 @@ every operation is monotone, so the score never falls when a measure grows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -48,9 +51,14 @@ _TAIL = tuple(
     for base in (1.0, 0.8, 0.65, 0.5, 0.4, 0.3, 0.25, 0.2, 0.15, 0.12)
 )
 _ROWS_AT_KNOT = 20  # training rows beyond the last knot, at least
-_TRIMMED = 0.005  # of the rows, at each end of each sensor, when relations are fitted
+# Of the rows of several sensors, that are left out in each of two more fits.
+_LEFT_OUT, _FITS = 0.05, 3
+# Relations: share of rows clipped at each end of each sensor in the first fit, share of
+# rows with the largest residuals that further fits leave out, and number of these.
+_CLIPPED, _FAR_ROWS, _RELATION_FITS = 0.05, 0.1, 3
 _RIDGE = 1e-3  # of a variance: sensors that say the same have finite weights
 _FAR = 1e12  # standard deviations, or surprise: products with a slope stay finite
+_LEAST_KNOWN_SHARE = 1e-3  # of rows; the score does not tell smaller shares
 _LEAST_SHARE = 1e-6
 MOST_GAP = np.float32(1e30)  # in a residual, so that no sum of gaps is infinite
 MOST_SCORE = np.float32(1 - _LEAST_SHARE)  # float32 has 16 numbers between it and 1
@@ -110,7 +118,7 @@ class Residual(msgspec.Struct, frozen=True):
     The part of a sensor that the others do not explain, in the means of a short window.
 
     Attributes:
-        columns: Column of the mean's distance from the longest window's mean, for each
+        columns: Column of the mean's distance from a long window's mean, for each
             sensor, in the sensors' units.
         weights: Their weights; the sum is in standard deviations of the residual.
         surprise: Curve from the absolute sum to its surprise.
@@ -127,12 +135,13 @@ class Relation(msgspec.Struct, frozen=True):
 
     Attributes:
         explained: Share of its variance that the others explain, 0 to 1.
-        residuals: Its residual in each short window.
-        surprise: Curve from the mean of the residuals' surprises to that of both.
+        residuals: Its residual in each short window, by the long window whose means
+            it is counted from.
+        surprise: Curve from the smallest mean surprise of a long window's residuals.
     """
 
     explained: float
-    residuals: tuple[Residual, ...]
+    residuals: tuple[tuple[Residual, ...], ...]
     surprise: Curve
 
 
@@ -181,8 +190,9 @@ def train_detector(
     """
     Train a detector on readings without labels.
 
-    Anomalies among the readings do little harm as long as they are rare. Rows of
-    machines with fewer than FEWEST_READINGS are left out.
+    Rows of machines with fewer than FEWEST_READINGS are left out. With several sensors
+    the rows may contain faults: a second and a third fit leave out the 5 % that
+    surprise the one before most.
 
     Args:
         features: What the features.yaml of `propose_features` computes; [N, F].
@@ -209,48 +219,14 @@ def train_detector(
             f"their machine: {FEWEST_ROWS:,} are needed"
         )
         raise InputError("features", problem)
-    own = [
-        tuple(
-            _trained_measures(
-                table,
-                own=column(sensor),
-                least=column(feature_name(sensor, window, "min")),
-                greatest=column(feature_name(sensor, window, "max")),
-                deviation=column(feature_name(sensor, window, "deviation")),
-                shifts=tuple(
-                    column(feature_name(sensor, window, short, "shift"))
-                    for short in SHORT_WINDOWS
-                ),
-            )
-            for window in LONG_WINDOWS
-        )
-        for sensor in sensors
-    ]
-    relations: list[Relation | None] = [None] * len(own)
-    if len(own) > 1:
-        relations = list(
-            _trained_relations(
-                table,
-                [
-                    tuple(
-                        column(feature_name(sensor, LONG_WINDOWS[-1], short, "gap"))
-                        for sensor in sensors
-                    )
-                    for short in SHORT_WINDOWS
-                ],
-            )
-        )
-    trained = [
-        Sensor(
-            name=sensor,
-            measures=measures,
-            surprise=surprise_curve(_sum_of_surprises(table, measures)),
-            relation=relation,
-        )
-        for sensor, measures, relation in zip(sensors, own, relations, strict=True)
-    ]
-    if not trained:
+    if not sensors:
         raise InputError("sensors", "names no sensor")
+    trained = _trained_sensors(table, sensors, column=column)
+    if len(sensors) > 1:
+        for _ in range(_FITS - 1):
+            found = machine_surprise(table, trained)
+            ordinary = found <= np.quantile(found, 1 - _LEFT_OUT)
+            trained = _trained_sensors(table[ordinary], sensors, column=column)
     return Detector(
         features=tuple(names),
         readings=readings,
@@ -287,6 +263,55 @@ def detector_scores(detector: Detector, features: npt.ArrayLike) -> F32:
     return np.where(known, score, np.float32(0))
 
 
+def _trained_sensors(
+    table: F32, sensors: Sequence[str], *, column: Callable[[str], int]
+) -> list[Sensor]:
+    """Fit all curves of the sensors, and their relations."""
+    own = [
+        tuple(
+            _trained_measures(
+                table,
+                own=column(sensor),
+                least=column(feature_name(sensor, window, "min")),
+                greatest=column(feature_name(sensor, window, "max")),
+                deviation=column(feature_name(sensor, window, "deviation")),
+                shifts=tuple(
+                    column(feature_name(sensor, window, short, "shift"))
+                    for short in SHORT_WINDOWS
+                ),
+            )
+            for window in LONG_WINDOWS
+        )
+        for sensor in sensors
+    ]
+    relations: list[Relation | None] = [None] * len(own)
+    if len(own) > 1:
+        relations = list(
+            _trained_relations(
+                table,
+                [
+                    [
+                        tuple(
+                            column(feature_name(sensor, window, short, "gap"))
+                            for sensor in sensors
+                        )
+                        for short in SHORT_WINDOWS
+                    ]
+                    for window in LONG_WINDOWS
+                ],
+            )
+        )
+    return [
+        Sensor(
+            name=sensor,
+            measures=measures,
+            surprise=surprise_curve(_sum_of_surprises(table, measures)),
+            relation=relation,
+        )
+        for sensor, measures, relation in zip(sensors, own, relations, strict=True)
+    ]
+
+
 def _trained_measures(
     table: F32,
     *,
@@ -311,29 +336,37 @@ def _trained_measures(
     )
 
 
-def _trained_relations(table: F32, gaps: Sequence[tuple[int, ...]]) -> list[Relation]:
+def _trained_relations(
+    table: F32, gaps: Sequence[Sequence[tuple[int, ...]]]
+) -> list[Relation]:
     """
     Fit the relation of each of two or more sensors to the others.
 
     Args:
         table: The training rows.
-        gaps: Columns of the sensors in each short window.
+        gaps: Columns of the sensors in each short window, for each long window.
     """
-    residuals: list[list[Residual]] = [[] for _ in gaps[0]]
-    explained = np.zeros(len(gaps[0]))
-    for columns in gaps:
-        weights, share = _residual_weights(np.asarray(table[:, columns], np.float64))
-        explained += share / len(gaps)
-        for found, row in zip(residuals, weights.tolist(), strict=True):
-            empty = Curve((0.0, 1.0), (0.0, 0.0), continues=False)
-            one = Residual(columns=columns, weights=tuple(row), surprise=empty)
-            curve = surprise_curve(residual_sizes(table, one))
-            found.append(msgspec.structs.replace(one, surprise=curve))
+    sensors = len(gaps[0][0])
+    residuals: list[list[tuple[Residual, ...]]] = [[] for _ in range(sensors)]
+    explained = np.zeros(sensors)
+    for window in gaps:
+        own: list[list[Residual]] = [[] for _ in range(sensors)]
+        for columns in window:
+            values = np.asarray(table[:, columns], np.float64)
+            weights, share = _residual_weights(values)
+            explained += share / (len(gaps) * len(window))
+            for found, row in zip(own, weights.tolist(), strict=True):
+                empty = Curve((0.0, 1.0), (0.0, 0.0), continues=False)
+                one = Residual(columns=columns, weights=tuple(row), surprise=empty)
+                curve = surprise_curve(residual_sizes(table, one))
+                found.append(msgspec.structs.replace(one, surprise=curve))
+        for one_sensor, found in zip(residuals, own, strict=True):
+            one_sensor.append(tuple(found))
     return [
         Relation(
             explained=float(share),
             residuals=tuple(found),
-            surprise=surprise_curve(_mean_of_surprises(table, found)),
+            surprise=surprise_curve(_least_surprise(table, found)),
         )
         for share, found in zip(explained, residuals, strict=True)
     ]
@@ -343,6 +376,9 @@ def _residual_weights(values: F64) -> tuple[F64, F64]:
     """
     Fit a linear model of each column by the others, from rows without extremes.
 
+    The first fit clips each column; each further one leaves out the rows that have the
+    largest residuals of the one before, which may be faults.
+
     Args:
         values: [N, S].
 
@@ -350,13 +386,23 @@ def _residual_weights(values: F64) -> tuple[F64, F64]:
         Weights of the residuals, [S, S], in the standard deviations of these; the share
         of each column's variance that the others explain, [S].
     """
-    low, high = np.quantile(values, (_TRIMMED, 1 - _TRIMMED), axis=0)
-    inside = values[((values >= low) & (values <= high)).all(axis=1)]
-    spread = inside.std(axis=0) if len(inside) > 1 else np.zeros(values.shape[1])
+    low, high = np.quantile(values, (_CLIPPED, 1 - _CLIPPED), axis=0)
+    middle = np.median(values, axis=0)
+    weights, explained = _linear_weights(np.clip(values, low, high))
+    for _ in range(_RELATION_FITS):
+        size = np.abs((values - middle) @ weights.T).max(axis=1)
+        near = size <= np.quantile(size, 1 - _FAR_ROWS)
+        weights, explained = _linear_weights(values[near])
+    return weights, explained
+
+
+def _linear_weights(values: F64) -> tuple[F64, F64]:
+    """Fit a linear model of each column by the others from all rows."""
+    spread = values.std(axis=0)
     changes = spread > 0
     scale = np.where(changes, spread, np.inf)
-    standard = (inside - inside.mean(axis=0)) / scale
-    covariance = standard.T @ standard / max(len(inside), 1)
+    standard = (values - values.mean(axis=0)) / scale
+    covariance = standard.T @ standard / len(values)
     covariance[~changes, ~changes] = 1.0
     precision = np.linalg.inv(covariance + _RIDGE * np.eye(len(spread)))
     own = np.diag(precision)
@@ -375,7 +421,7 @@ def sensor_surprise(table: F32, sensor: Sensor) -> F32:
     own = apply_curve(sensor.surprise, _sum_of_surprises(table, sensor.measures))
     if sensor.relation is None:
         return own
-    found = _mean_of_surprises(table, sensor.relation.residuals)
+    found = _least_surprise(table, sensor.relation.residuals)
     related = apply_curve(sensor.relation.surprise, found)
     share = np.float32(sensor.relation.explained)
     total: F32 = own * (np.float32(1) - share) + related * share
@@ -398,6 +444,12 @@ def _sum_of_surprises(table: F32, measures: Sequence[Measures]) -> F32:
         for column, curve in zip(one.shifts, one.shift_surprises, strict=True):
             total += apply_curve(curve, np.abs(table[:, column])) * share
     return total
+
+
+def _least_surprise(table: F32, windows: Sequence[Sequence[Residual]]) -> F32:
+    """Return the smallest mean surprise of a long window's residuals; float32 [N]."""
+    least: F32 = np.minimum.reduce([_mean_of_surprises(table, one) for one in windows])
+    return least
 
 
 def _mean_of_surprises(table: F32, residuals: Sequence[Residual]) -> F32:
@@ -453,19 +505,21 @@ def surprise_curve(measure: npt.ArrayLike) -> Curve:
 
 def score_curve(surprise: npt.ArrayLike) -> Curve:
     """
-    Fit 1 - the share of rows that have at least a surprise.
+    Fit 1 - the share of rows that have at least a surprise, down to 1e-3 of the rows.
 
-    Beyond the last knot, the share falls as that of `surprise_curve`, down to 1e-6.
+    A surprise beyond has 1 - share / (1 + decades), down to 1e-6: the decades by which
+    the share would fall if it went on as over the last tenth before. So the score still
+    rises for a surprise far beyond those of the training rows.
 
     Args:
         surprise: Surprises of the training rows; [N].
     """
     at, share = _knots(np.asarray(surprise, np.float64))
-    decades = np.arange(1, 65) / 8
-    beyond = share[-1] / 10**decades
-    seen = beyond >= _LEAST_SHARE
-    at = np.append(at, at[-1] + _last_step(at, share) * decades[seen])
-    share = np.append(share, beyond[seen])
+    known = max(int((share >= _LEAST_KNOWN_SHARE).sum()), 2)
+    at, share = at[:known], share[:known]
+    falls = np.geomspace(1, max(share[-1] / _LEAST_SHARE, 2), 65)[1:]
+    at = np.append(at, at[-1] + _last_step(at, share) * (falls - 1))
+    share = np.append(share, share[-1] / falls)
     return Curve(tuple(at.tolist()), tuple((1.0 - share).tolist()), continues=False)
 
 

@@ -20,17 +20,20 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import InputError, SpecError
+from tollgate.features.offline import build
 from tollgate.features.spec.description import duration_text
-from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
+from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.features.spec.spec_document import MAX_ENTRIES, largest_number
 from tollgate.features.spec.tile_form import HOPS_US
 from tollgate.features.windows.capacity import NEVER_US, dropped_us
-from tollgate.schema import EVENT_TIME
+from tollgate.history import history_of
+from tollgate.schema import EVENT_TIME, TRANSACTION_ID
 from tollgate.templating import yaml_number, yaml_text
 
 if TYPE_CHECKING:
     import polars as pl
 
+F32 = npt.NDArray[np.float32]
 I64 = npt.NDArray[np.int64]
 
 MOST_SENSORS = 16  # numbers that an entity can store
@@ -45,9 +48,14 @@ _DAY_US = 86_400 * 10**6
 _LONGEST_STORED = 1_008  # without a hop: the store holds 1,024 readings of a machine
 # A table that has enough of these cycles has windows of at least their length.
 _LONG_CYCLE_US, _LONG_SHARE = _DAY_US, 10
-# The longest window is the first whose sums the store can hold with a hop.
-_LONGEST, _LONGEST_SHARE = ((4_032, 14 * _DAY_US), (1_728, 6 * _DAY_US)), 4
-_HOP_READINGS = 5  # a window's begin is rounded by at most so many, or 1/24 of it
+# Hop (a window's begin is rounded by at most so many readings, or 1/24 of it) and
+# longest window: the first whose sums the store can hold.
+_HOP_CHOICES = (
+    (5, 4_032, 14 * _DAY_US),
+    (5, 1_728, 6 * _DAY_US),
+    (12, 1_728, 6 * _DAY_US),
+)
+_LONGEST_SHARE = 4
 _LEAST_US = 10**6  # duration of a window
 _MOST_DECIMALS = 4
 _HEADROOM = 10  # a value may be so many times larger than those of the table
@@ -149,9 +157,9 @@ def propose_features(
     long_us = max(
         _LONG_READINGS * interval_us, min(_LONG_CYCLE_US, span_us // _LONG_SHARE)
     )
-    hops = [hop for hop, us in HOPS_US.items() if us <= _HOP_READINGS * interval_us]
-    hop = hops[-1] if hops else next(iter(HOPS_US))
-    for count, cycle_us in _LONGEST:
+    for rounded, count, cycle_us in _HOP_CHOICES:
+        hops = [hop for hop, us in HOPS_US.items() if us <= rounded * interval_us]
+        hop = hops[-1] if hops else next(iter(HOPS_US))
         longest_us = max(count * interval_us, min(cycle_us, span_us // _LONGEST_SHARE))
         windows_us = brief_us, short_us, _whole(long_us), _whole(longest_us)
         text = _document(head, windows_us=windows_us, hop=hop)
@@ -169,6 +177,45 @@ def propose_features(
         windows_us=windows_us,
         hop=hop,
     )
+
+
+def load_features(features: ReadingFeatures) -> FeatureSpec:
+    """
+    Check the proposed features.yaml.
+
+    Raises:
+        SpecError: A name in it is not valid.
+    """
+    return _load_text(features.text)
+
+
+def build_features(
+    table: pl.DataFrame, features: ReadingFeatures, *, source: str = "readings"
+) -> tuple[F32, tuple[str, ...]]:
+    """
+    Compute the proposed features of a table of readings.
+
+    Args:
+        table: Columns `event_time`, the machine's ids and the sensors; rows that lack a
+            `transaction_id` are numbered.
+        features: The result of `propose_features`.
+        source: Name of the table, for messages.
+
+    Returns:
+        float32 [N, F], in the order of the table; the names of the features.
+
+    Raises:
+        InputError: A value is invalid, or the store could not hold all readings of a
+            window.
+    """
+    import polars as pl
+
+    spec = load_features(features)
+    if TRANSACTION_ID not in table.columns:
+        numbers = pl.int_range(1, len(table) + 1, eager=True)
+        table = table.with_columns(numbers.cast(pl.String).alias(TRANSACTION_ID))
+    history = history_of(table, spec=spec, source=source)
+    return build(spec, history).astype(np.float32), spec.feature_names
 
 
 def _sorted_readings(table: pl.DataFrame, machine: str) -> tuple[I64, I64]:
@@ -268,14 +315,19 @@ def _decimals(values: npt.NDArray[np.float64], name: str) -> int:
 
 def _is_storable(text: str) -> bool:
     """Return whether a features.yaml can be served."""
+    try:
+        _load_text(text)
+    except SpecError:
+        return False
+    return True
+
+
+def _load_text(text: str) -> FeatureSpec:
+    """Read a features.yaml."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / SPEC_FILE
         path.write_text(text)
-        try:
-            load_spec(path)
-        except SpecError:
-            return False
-    return True
+        return load_spec(path)
 
 
 class _Head(msgspec.Struct, frozen=True):

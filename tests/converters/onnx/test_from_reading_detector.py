@@ -6,11 +6,10 @@ import onnxruntime
 import polars as pl
 import pytest
 
-from converters.onnx.from_reading_detector import onnx_from_detector
+from converters.onnx.from_reading_detector import onnx_from_reading_detector
 from tests.support.detection.readings import machine_readings
-from tollgate.detection.benchmark import build_features
 from tollgate.detection.detector import detector_scores, train_detector
-from tollgate.detection.reading_features import propose_features
+from tollgate.detection.reading_features import build_features, propose_features
 from tollgate.schema import FEATURES, PROBABILITIES
 
 
@@ -29,7 +28,7 @@ def trained(*, sensors):
 def test_the_graph_scores_as_numpy(sensors):
     """In every bit: readings, features far outside, no numbers, and a row alone."""
     detector, vectors = trained(sensors=sensors)
-    session = onnxruntime.InferenceSession(onnx_from_detector(detector))
+    session = onnxruntime.InferenceSession(onnx_from_reading_detector(detector))
     far = np.random.default_rng(0).normal(size=(500, vectors.shape[1])) * 1e4
     far[:, detector.readings] = np.abs(far[:, detector.readings])
     odd = np.repeat(vectors[900:901], 6, axis=0)
@@ -63,7 +62,7 @@ def test_a_switch_next_to_a_measurement_scores_as_numpy():
     odd = np.repeat(vectors[900:901], len(names), axis=0)
     at = np.arange(1, len(names))
     odd[at, at] = np.inf
-    session = onnxruntime.InferenceSession(onnx_from_detector(detector))
+    session = onnxruntime.InferenceSession(onnx_from_reading_detector(detector))
     for rows in (vectors, odd, -odd):
         rows[:, detector.readings] = np.abs(rows[:, detector.readings])
         (answer,) = session.run([PROBABILITIES], {FEATURES: rows})
@@ -75,7 +74,7 @@ def test_a_switch_next_to_a_measurement_scores_as_numpy():
 def test_the_graph_never_falls_when_a_measure_grows():
     """To the last bit."""
     detector, vectors = trained(sensors=3)
-    session = onnxruntime.InferenceSession(onnx_from_detector(detector))
+    session = onnxruntime.InferenceSession(onnx_from_reading_detector(detector))
     sizes = np.geomspace(1e-3, 1e6, 3_000, dtype=np.float32)
     for measures in detector.sensors[1].measures:
         for column in (measures.deviation, *measures.shifts):
@@ -89,7 +88,10 @@ def test_the_graph_never_falls_when_a_measure_grows():
 def test_the_same_detector_gives_the_same_bytes():
     """Its input and output are those of every product's model."""
     detector, vectors = trained(sensors=1)
-    first, second = onnx_from_detector(detector), onnx_from_detector(detector)
+    first, second = (
+        onnx_from_reading_detector(detector),
+        onnx_from_reading_detector(detector),
+    )
     assert first == second
     graph = onnx.load_from_string(first).graph
     (given,), (answer,) = graph.input, graph.output

@@ -18,13 +18,12 @@ import polars as pl
 
 from tollgate.detection.alarms import alarm_rule
 from tollgate.detection.benchmark import (
-    build_features,
     compare_detectors,
     labelled_series,
 )
 from tollgate.detection.detection_quality import Quality
 from tollgate.detection.detector import detector_scores, train_detector
-from tollgate.detection.reading_features import propose_features
+from tollgate.detection.reading_features import build_features, propose_features
 
 
 def read_series(path: Path) -> dict[str, pl.DataFrame]:

@@ -8,12 +8,11 @@ import pytest
 from tests.support.detection.readings import machine_readings
 from tollgate.detection.alarms import alarm_rule
 from tollgate.detection.benchmark import (
-    build_features,
     compare_detectors,
     labelled_series,
 )
 from tollgate.detection.detector import detector_scores, train_detector
-from tollgate.detection.reading_features import propose_features
+from tollgate.detection.reading_features import build_features, propose_features
 from tollgate.errors import InputError
 from tollgate.simulate.plant import SENSORS, faults_frame, simulate_plant
 

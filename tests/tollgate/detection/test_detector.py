@@ -131,7 +131,9 @@ def test_a_sensor_that_leaves_its_relation_is_found():
     at = {name: place for place, name in enumerate(names())}
     gaps = {
         sensor: [
-            at[feature_name(sensor, "longest", one, "gap")] for one in SHORT_WINDOWS
+            at[feature_name(sensor, long, short, "gap")]
+            for long in LONG_WINDOWS
+            for short in SHORT_WINDOWS
         ]
         for sensor in SENSORS
     }
@@ -150,6 +152,63 @@ def test_a_sensor_that_leaves_its_relation_is_found():
     together, apart = detector_scores(detector, row)
     assert together < 0.9
     assert apart > 0.999
+
+
+def test_one_window_that_a_fault_has_left_calms_a_relation():
+    """The mean of the other one still contains the fault: no alarm after it."""
+    table = vectors()
+    at = {name: place for place, name in enumerate(names())}
+
+    def gaps(sensor, long):
+        return [at[feature_name(sensor, long, one, "gap")] for one in SHORT_WINDOWS]
+
+    for long in LONG_WINDOWS:
+        heat = table[:, gaps("heat", long)]
+        table[:, gaps("noise", long)] = heat + 0.1 * table[:, gaps("noise", long)]
+    detector = train_detector(table, names(), sensors=SENSORS)
+    row = np.zeros((3, len(names())), np.float32)
+    row[:, at[READINGS]] = 1_000
+    row[1, gaps("heat", "longest")] = 5
+    row[2, gaps("heat", "longest")] = row[2, gaps("heat", "long")] = 5
+    calm, after, during = detector_scores(detector, row)
+    assert calm == after < 0.9
+    assert during > 0.999
+
+
+def test_surprises_far_beyond_the_training_have_different_scores():
+    """The score rises to the end: 1, 10 and 100 times the largest of 10,000 rows."""
+    surprise = np.random.default_rng(1).exponential(1.0, 10_000)
+    curve = score_curve(surprise)
+    asked = np.float32(surprise.max()) * np.array([1, 2, 10, 50], np.float32)
+    found = apply_curve(curve, asked)
+    assert (np.diff(found) > 0).all()
+    assert found[-1] < 1
+
+
+def test_faults_in_the_training_rows_do_not_hide_others():
+    """3 % of the rows have a step in one sensor; a smaller one still is rare."""
+    table = vectors()
+    at = {name: place for place, name in enumerate(names())}
+    heat, noise = (
+        [
+            at[feature_name(sensor, long, short, "gap")]
+            for long in LONG_WINDOWS
+            for short in SHORT_WINDOWS
+        ]
+        for sensor in ("heat", "noise")
+    )
+    table[:, noise] = table[:, heat] + 0.1 * table[:, noise]
+    table[: len(table) * 3 // 100, noise] += 30
+    detector = train_detector(table, names(), sensors=SENSORS)
+    relation = detector.sensors[SENSORS.index("noise")].relation
+    assert relation is not None
+    assert relation.explained == pytest.approx(1 / 1.01, abs=0.005)
+    row = np.zeros((2, len(names())), np.float32)
+    row[:, at[READINGS]] = 1_000
+    row[1, noise] = 3
+    usual, unusual = detector_scores(detector, row)
+    assert usual < 0.9
+    assert unusual > 0.96
 
 
 def test_a_reading_within_its_windows_range_is_no_record(detector):

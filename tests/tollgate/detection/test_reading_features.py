@@ -8,12 +8,13 @@ import polars as pl
 import pytest
 
 from tests.support.detection.readings import machine_readings
-from tollgate.detection.benchmark import build_features, load_features
 from tollgate.detection.reading_features import (
     LONG_WINDOWS,
     READINGS,
     SHORT_WINDOWS,
+    build_features,
     feature_name,
+    load_features,
     propose_features,
     sensor_features,
 )

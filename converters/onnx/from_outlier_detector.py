@@ -75,7 +75,7 @@ def require_fitted(estimator: Any) -> None:
         )
 
 
-def onnx_from_detector(estimator: Any, *, wide: bool = False) -> bytes:
+def onnx_from_outlier_detector(estimator: Any, *, wide: bool = False) -> bytes:
     """
     Convert a fitted detector, or a pipeline that ends in one.
 
