@@ -47,6 +47,8 @@ class ReadingChoices(msgspec.Struct, frozen=True, kw_only=True):
         keep: Columns that are sensors, though they look like labels or there are many.
         watch_share, alarm_share: Shares of normal readings whose score may reach the
             level; None for the defaults.
+        false_alarms: False alarms of a machine in a day that thresholds are chosen for;
+            None for the default, if there are no shares.
     """
 
     product: str
@@ -58,6 +60,7 @@ class ReadingChoices(msgspec.Struct, frozen=True, kw_only=True):
     keep: tuple[str, ...] = ()
     watch_share: float | None = None
     alarm_share: float | None = None
+    false_alarms: float | None = None
 
 
 class ReadingTable(msgspec.Struct, frozen=True, eq=False):

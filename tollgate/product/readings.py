@@ -17,6 +17,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.detection.alarm_budget import (
+    MachineReadings,
+    budget_rule,
+    usual_budget,
+)
 from tollgate.detection.alarms import (
     ALARM_SCORE,
     WATCH_SCORE,
@@ -37,7 +42,7 @@ from tollgate.detection.reading_features import (
     feature_name,
     propose_features,
 )
-from tollgate.errors import ArgumentError
+from tollgate.errors import ArgumentError, InputError
 from tollgate.features.offline import build
 from tollgate.features.spec.description import duration_text
 from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
@@ -88,6 +93,8 @@ class CreatedReadings(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         features: Its features and windows.
         rule: Its thresholds and hysteresis.
+        budget: False alarms per machine and day that the thresholds were chosen for;
+            None if they are shares of readings.
         alarms: Number of alarms in the readings that it was not trained on.
         machine_days: Time of these, summed over machines.
         trial: Decisions on some of them when it was served.
@@ -95,6 +102,7 @@ class CreatedReadings(msgspec.Struct, frozen=True, eq=False):
 
     features: ReadingFeatures
     rule: AlarmRule
+    budget: float | None
     alarms: int
     machine_days: float
     trial: ServingTrial
@@ -123,7 +131,7 @@ def create_readings(
     from tollgate.repository.versions import staging
 
     require_free(repository, choices.product)
-    # Shares do not depend on the interval: check them before the work.
+    # They do not depend on the table: check them before the work.
     alarm_shares(choices)
     table = read_readings(choices)
     sensors = ", ".join(table.sensors)
@@ -183,8 +191,20 @@ def _create(
     detector = train_detector(
         vectors[trained], spec.feature_names, sensors=table.sensors
     )
-    rule = chosen_rule(choices, features)
     score = detector_scores(detector, vectors)
+    readings = MachineReadings(
+        features=vectors,
+        machine=history.entity_codes(table.key),
+        time_us=time_us,
+        trained=trained,
+    )
+    rule, budget = chosen_rule(
+        choices,
+        detector,
+        readings,
+        interval_us=features.interval_us,
+        report=report,
+    )
     alarms, days = _held_out_alarms(
         history, score, table.key, rule=rule, trained=trained
     )
@@ -228,24 +248,57 @@ def _create(
     report("served and decided", served)
     _write_example(staged, spec, sent, row=int(trial.rows[-1]))
     return CreatedReadings(
-        features=features, rule=rule, alarms=alarms, machine_days=days, trial=trial
+        features=features,
+        rule=rule,
+        budget=budget,
+        alarms=alarms,
+        machine_days=days,
+        trial=trial,
     )
 
 
-def chosen_rule(choices: ReadingChoices, features: ReadingFeatures) -> AlarmRule:
+def chosen_rule(
+    choices: ReadingChoices,
+    detector: Detector,
+    readings: MachineReadings,
+    *,
+    interval_us: int,
+    report: Report,
+) -> tuple[AlarmRule, float | None]:
     """
-    Return the alarm rule: the default one, with the user's shares.
+    Choose the thresholds: from a budget of false alarms, or the user's shares.
 
-    Raises:
-        ArgumentError: A share is out of range, or more readings may alarm than be
-            watched.
+    Shares are used, too, where the readings are too few for a budget.
+
+    Returns:
+        The rule; the budget, false alarms per machine and day, or None for shares.
     """
-    watch, alarm = alarm_shares(choices)
-    return msgspec.structs.replace(
-        alarm_rule(features.interval_us),
-        watch=round(1 - watch, 9),
-        alarm=round(1 - alarm, 9),
+    usual = alarm_rule(interval_us)
+    if choices.watch_share is None and choices.alarm_share is None:
+        budget = choices.false_alarms or usual_budget(interval_us)
+        try:
+            rule = budget_rule(
+                detector,
+                readings,
+                interval_us=interval_us,
+                false_alarms_per_day=budget,
+            )
+        except InputError as exc:
+            report("note", f"thresholds are shares of the readings: {exc}")
+        else:
+            report(
+                "thresholds",
+                f"for {budget:.2g} false alarms of a machine in a day: watch from "
+                f"{rule.watch:.6f}, alarm from {rule.alarm:.6f}",
+            )
+            return rule, budget
+    known = readings.features[:, detector.readings] >= detector.fewest_readings
+    score = detector_scores(detector, readings.features[known & readings.trained])
+    watch, alarm = (
+        round(float(np.quantile(score, 1 - share)), 9)
+        for share in alarm_shares(choices)
     )
+    return msgspec.structs.replace(usual, watch=watch, alarm=alarm), None
 
 
 def alarm_shares(choices: ReadingChoices) -> tuple[float, float]:
@@ -253,9 +306,15 @@ def alarm_shares(choices: ReadingChoices) -> tuple[float, float]:
     Return the shares of normal readings that may reach `watch` and `alarm`.
 
     Raises:
-        ArgumentError: A share is out of range, or more readings may alarm than be
-            watched.
+        ArgumentError: A share is out of range, more readings may alarm than be watched,
+            or there is a budget of false alarms too, or one that is not above 0.
     """
+    if choices.false_alarms is not None:
+        if not 0 < choices.false_alarms < np.inf:
+            raise ArgumentError("false_alarms", "is not a number above 0")
+        if choices.watch_share is not None or choices.alarm_share is not None:
+            problem = "a budget and shares are two ways to choose thresholds: give one"
+            raise ArgumentError("false_alarms", problem)
     shares = {
         "review_rate": (choices.watch_share, 1 - WATCH_SCORE),
         "decline_rate": (choices.alarm_share, 1 - ALARM_SCORE),

@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.detection.reading_features import MOST_SENSORS
 from tollgate.features.spec.spec_document import MAX_DECIMALS, largest_number
 from tollgate.product.column_names import reserved_reason
 from tollgate.product.files import bounds
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 
-MOST_SENSORS = 16  # numbers that an entity can store
 _MOSTLY_TEXT = 0.5  # share of texts among the cells, from which it is no sensor
 # A number this many times as large as 99 of 100 others is a mistake, not a measurement.
 _ABSURD, _USUAL = 1_000.0, 0.99

@@ -12,13 +12,17 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tollgate.detection.reading_features import ReadingFeatures, sensor_features
+from tollgate.detection.alarm_budget import MachineReadings
+from tollgate.detection.alarms import AlarmRule
+from tollgate.detection.detector import detector_scores, train_detector
+from tollgate.detection.reading_features import sensor_features
 from tollgate.errors import ArgumentError, InputError
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.policy import load_policy
 from tollgate.product.reading_table import ReadingChoices, read_readings
 from tollgate.product.readings import (
     CreatedReadings,
+    alarm_shares,
     chosen_rule,
     create_readings,
 )
@@ -255,7 +259,9 @@ def test_files_say_what_the_product_does(
     assert policy.outcomes.words == ("normal", "watch", "alarm")
     assert policy.hysteresis is not None
     assert policy.hysteresis.entity == "machine"
-    assert policy.thresholds[0].review == made.rule.watch == 0.99
+    assert policy.thresholds[0].review == made.rule.watch
+    assert policy.thresholds[0].decline == made.rule.alarm > made.rule.watch
+    assert made.budget == 1 / 30
     names = {rule.name for rule in policy.rules}
     for sensor in ("temperature", "pressure", "vibration"):
         for end in ("high_long", "low_longest", "stuck", "missing"):
@@ -362,13 +368,61 @@ def test_a_product_of_this_name_is_not_replaced(
     assert sorted(path.name for path in repository.iterdir()) == before
 
 
-def test_shares_become_thresholds(choices: ReadingChoices) -> None:
-    """1 % to watch is 0.99; more alarms than watches contradict each other."""
-    features = ReadingFeatures("", (), 60_000_000, (1, 1, 1, 1), "0")
+def test_shares_and_budgets_that_contradict_themselves_are_refused(
+    choices: ReadingChoices,
+) -> None:
+    """The message names the option."""
     wide = msgspec.structs.replace(choices, watch_share=0.02, alarm_share=0.001)
-    rule = chosen_rule(wide, features)
-    np.testing.assert_allclose((rule.watch, rule.alarm), (0.98, 0.999), rtol=1e-12)
-    with pytest.raises(ArgumentError, match="more than the share to watch"):
-        chosen_rule(msgspec.structs.replace(choices, alarm_share=0.5), features)
-    with pytest.raises(ArgumentError, match="not a share between 0 and 1"):
-        chosen_rule(msgspec.structs.replace(choices, watch_share=1.5), features)
+    assert alarm_shares(wide) == (0.02, 0.001)
+    for changes, problem in (
+        ({"alarm_share": 0.5}, "more than the share to watch"),
+        ({"watch_share": 1.5}, "not a share between 0 and 1"),
+        ({"false_alarms": 0.0}, "false_alarms: is not a number above 0"),
+        ({"false_alarms": 1.0, "alarm_share": 0.001}, "two ways to choose"),
+    ):
+        with pytest.raises(ArgumentError, match=problem):
+            alarm_shares(msgspec.structs.replace(choices, **changes))
+
+
+def test_thresholds_are_the_scores_of_shares_or_of_a_budget(
+    choices: ReadingChoices,
+) -> None:
+    """2 % of the training rows reach the first score; few machines need shares."""
+    random = np.random.default_rng(4)
+    names = ("readings", "s", *sensor_features("s"))
+    vectors = np.abs(random.normal(0, 1, (5_000, len(names)))).astype(np.float32)
+    vectors[:, 0] = 500
+    detector = train_detector(vectors, names, sensors=["s"])
+    readings = MachineReadings(
+        features=vectors,
+        machine=np.zeros(5_000, np.int64),
+        time_us=np.arange(5_000) * 60_000_000,
+        trained=np.ones(5_000, np.bool_),
+    )
+    notes: list[str] = []
+
+    def chosen(
+        one: ReadingChoices, own: MachineReadings
+    ) -> tuple[AlarmRule, float | None]:
+        return chosen_rule(
+            one,
+            detector,
+            own,
+            interval_us=60_000_000,
+            report=lambda step, text: notes.append(f"{step}: {text}"),
+        )
+
+    wide = msgspec.structs.replace(choices, watch_share=0.02, alarm_share=0.001)
+    rule, budget = chosen(wide, readings)
+    assert budget is None
+    reached = (detector_scores(detector, vectors) >= rule.watch).mean()
+    assert reached == pytest.approx(0.02, abs=0.002)
+    # Every minute: 10,000 readings take less than 30 days.
+    _, budget = chosen(choices, readings)
+    assert budget == pytest.approx(0.144)
+    _, budget = chosen(msgspec.structs.replace(choices, false_alarms=2.0), readings)
+    assert budget == 2.0
+    apart = msgspec.structs.replace(readings, machine=np.arange(5_000))
+    rule, budget = chosen(choices, apart)
+    assert budget is None
+    assert notes[-1].startswith("note: thresholds are shares of the readings")

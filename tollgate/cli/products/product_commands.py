@@ -219,6 +219,15 @@ def new(
             rich_help_panel=_THRESHOLDS,
         ),
     ] = None,
+    false_alarms: Annotated[
+        float | None,
+        typer.Option(
+            help="With --no-label: false alarms of a machine in a day that thresholds "
+            "are chosen for.",
+            show_default="1 in 30 days, or in 10,000 readings if these take less",
+            rich_help_panel=_THRESHOLDS,
+        ),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not prompt.")] = False,
     repository: Repository = None,
 ) -> None:
@@ -263,11 +272,14 @@ def new(
                 drop=tuple(drop or ()),
                 watch_share=review_rate,
                 alarm_share=decline_rate,
+                false_alarms=false_alarms,
             ),
             repository=folder,
             unused=[option for option, value in unused.items() if value],
         )
         return
+    if false_alarms is not None:
+        raise InputError("--false-alarms", "goes with --no-label")
     model_file = None
     if model is not None:
         order = tuple(one.strip() for one in columns.split(",")) if columns else ()
