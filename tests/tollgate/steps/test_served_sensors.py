@@ -19,9 +19,8 @@ import sensors_product
 
 from tests.support.checkout import checkout_environment
 from tests.support.products.committed_product import REPOSITORY, copy_product
-from tollgate.detection.benchmark import build_features
 from tollgate.detection.detector import detector_scores, train_detector
-from tollgate.detection.reading_features import propose_features
+from tollgate.detection.reading_features import build_features, propose_features
 from tollgate.features.offline import build
 from tollgate.features.spec.feature_spec import wire_inputs
 from tollgate.history import history_of
