@@ -15,7 +15,6 @@ import functools
 from datetime import datetime
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
@@ -23,7 +22,12 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.dates import DateFormatter, DayLocator, date2num
 from matplotlib.figure import Figure
 
-from tollgate.detection.alarms import ALARM, AlarmRule, alarm_rule, reached_levels
+from tollgate.detection.alarm_budget import (
+    MachineReadings,
+    budget_rule,
+    usual_budget,
+)
+from tollgate.detection.alarms import ALARM, AlarmRule, reached_levels
 from tollgate.detection.detector import detector_scores, train_detector
 from tollgate.detection.reading_features import build_features, propose_features
 from tollgate.simulate.plant import SENSORS, Fault, simulate_plant
@@ -31,7 +35,6 @@ from tollgate.simulate.plant import SENSORS, Fault, simulate_plant
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "sensors.png"
 _MACHINES, _DAYS, _INTERVAL_S = 6, 28.0, 300
 _TRAINED_SHARE = 0.7  # of the quiet weeks, as `tollgate product new` trains
-_WATCH_SHARE, _ALARM_SHARE = 0.001, 0.0003
 _MACHINE, _SENSOR, _UNIT = "M01", "pressure", "bar"
 _BEGIN, _END = datetime(2024, 3, 24), datetime(2024, 3, 29)
 _ALARM_COLOUR, _FAULT_COLOUR = "#d62728", "#ff7f0e"
@@ -86,10 +89,13 @@ def _scored_readings() -> tuple[pl.DataFrame, list[Fault], AlarmRule]:
     trained = times <= times[0] + _TRAINED_SHARE * (times[-1] - times[0])
     detector = train_detector(vectors[trained], names, sensors=features.sensors)
     score = detector_scores(detector, build_features(plant.readings, features)[0])
-    rule = msgspec.structs.replace(
-        alarm_rule(features.interval_us),
-        watch=1 - _WATCH_SHARE,
-        alarm=1 - _ALARM_SHARE,
+    rule = budget_rule(
+        detector,
+        MachineReadings(
+            vectors, quiet["machine"].rank("dense").to_numpy(), times, trained
+        ),
+        interval_us=features.interval_us,
+        false_alarms_per_day=usual_budget(features.interval_us),
     )
     own = plant.readings.with_columns(score=score).filter(pl.col("machine") == _MACHINE)
     level = reached_levels(own["score"].to_numpy(), rule)

@@ -40,8 +40,6 @@ PRODUCT = "sensors"
 TABLE = "readings.parquet"
 ORIGIN = "# First written by tools/sensors_product.py, from simulated readings."
 REASON = "first release: trained on simulated readings"
-# A reading of all machines in a day or two may reach the level (docs/sensors.md).
-WATCH_SHARE, ALARM_SHARE = 0.001, 0.0003
 _MEASURED = ("created", "us_per_row")  # keys of artifact.json that each run changes
 _DERIVED = {"card.html", "card.md", "release.json"}
 
@@ -86,8 +84,6 @@ def create(repository: Path, *, table: Path) -> None:
         machine="machine",
         time="event_time",
         id="reading_id",
-        watch_share=WATCH_SHARE,
-        alarm_share=ALARM_SHARE,
     )
     create_readings(
         choices,
