@@ -22,7 +22,6 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from loadtests.harness import (
     Population,
@@ -36,7 +35,13 @@ from loadtests.harness import (
     temporary_folder,
 )
 from loadtests.requests.bodies import bodies_of
-from loadtests.requests.generator import Scenario, make_generator, run_h2load
+from loadtests.requests.generator import (
+    TAIL_S,
+    GeneratorRun,
+    Scenario,
+    make_generator,
+    run_h2load,
+)
 from loadtests.results.markdown import markdown_table
 from loadtests.results.percentiles import latency_of
 from tollgate.imports import be_gentle
@@ -184,11 +189,8 @@ def run(options: argparse.Namespace) -> list[Turn]:
                         one.close()
                     turns.append(
                         _turn(
-                            generated.log.start_us,
-                            generated.log.took_us,
-                            failures=sum(
-                                bool(one.failure) for one in generated.recorded.answers
-                            ),
+                            generated,
+                            run_s=options.seconds,
                             browsers=browsers,
                             supervisor_cpu=cpu_s / options.seconds,
                         )
@@ -204,15 +206,23 @@ def _supervisor_cpu_s(product: Supervised) -> float:
 
 
 def _turn(
-    start_us: npt.NDArray[np.int64],
-    took_us: npt.NDArray[np.int64],
+    generated: GeneratorRun,
     *,
-    failures: int,
+    run_s: float,
     browsers: Sequence[Browser],
     supervisor_cpu: float,
 ) -> Turn:
-    measured = start_us >= start_us.min() + round(_WARM_UP_S * 1e6)
-    latency = latency_of(took_us[measured])
+    """Evaluate the requests that ended between the warm-up and the tail."""
+    log = generated.log
+    ended_us = log.start_us + log.took_us
+    first_us = log.start_us.min() + round(_WARM_UP_S * 1e6)
+    last_us = log.start_us.min() + round((run_s - TAIL_S) * 1e6)
+    measured = (ended_us >= first_us) & (ended_us < last_us)
+    latency = latency_of(log.took_us[measured])
+    failures = sum(
+        bool(one.failure) and first_us <= one.ended_us < last_us
+        for one in generated.recorded.answers
+    )
     took_ms = [one * 1e3 for each in browsers for one in each.took_s]
     return Turn(
         open=bool(browsers),

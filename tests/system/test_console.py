@@ -169,7 +169,7 @@ def test_no_figure_is_shown_before_the_secret(place: Place, browser: WebDriver) 
             assert headers["X-Content-Type-Options"] == "nosniff"
             assert headers["Referrer-Policy"] == "no-referrer"
     send_secret(browser, "a-secret-of-nobody")
-    assert text_of(browser, "#problem") == "This is not the secret."
+    wait(lambda: text_of(browser, "#problem") == "This is not the secret.")
     assert not browser.get_cookies()
     send_secret(browser, place.server.address.admin_secret)
     wait(lambda: browser.find_elements(By.ID, "products"))
@@ -347,8 +347,9 @@ def test_a_phone_shows_it_without_scrolling_sideways(
 ) -> None:
     """Only tables scroll inside their own frame."""
     resize(page, width, height=800)
-    page.execute_script("scrollTo(1000, 0)")
-    assert page.execute_script("return [scrollX, innerWidth]") == [0, width]
+    script = "scrollTo(1000, 0); return [scrollX, innerWidth]"
+    wait(lambda: page.execute_script("return innerWidth") == width)
+    assert page.execute_script(script) == [0, width]
 
 
 def test_the_keyboard_alone_is_enough(page: WebDriver, decided: dict[str, str]) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from selenium import webdriver
-from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
 PATIENCE_S = 600.0
@@ -64,8 +63,15 @@ def wait(condition: Callable[[], Any], *, patience_s: float = PATIENCE_S) -> Any
 
 
 def text_of(driver: WebDriver, selector: str) -> str:
-    """Return the visible text of the first element that a CSS selector finds."""
-    return driver.find_element(By.CSS_SELECTOR, selector).text
+    """
+    Return the visible text of the first element that a CSS selector finds.
+
+    It is read in one step of the browser, which may be between two pages; empty if
+    there is no such element.
+    """
+    script = "return document.querySelector(arguments[0])?.innerText.trim() ?? ''"
+    found: str = driver.execute_script(script, selector)
+    return found
 
 
 def table_of(driver: WebDriver, selector: str) -> list[list[str]]:
