@@ -59,7 +59,7 @@ class HealthProbe:
         self._observe = observe
         self._sent = 0
         self._answered_s = -STALE_S
-        self._decided: int | None = None  # in all, at the first failure
+        self._decided: int | None = None  # in all, when the failures began to count
         self._worker = Worker(
             f"heartbeat-{product}",
             self.send,
@@ -91,13 +91,23 @@ class HealthProbe:
 
     def others_get_answers(self) -> bool:
         """
-        Return whether other callers got decisions since the first of these failures.
+        Return whether other callers got decisions since the first of these failures,
+        or since `note_overload`.
 
         A product that answers others, but not this probe in time, is overloaded, not
         dead.
         """
-        decided = self._count()
-        return None not in (decided, self._decided) and decided != self._decided
+        decided, before = self._count(), self._decided
+        if decided is None or before is None:
+            return False
+        if decided < before:
+            before = 0  # it was loaded again, and counts from the beginning
+        return decided > before
+
+    def note_overload(self) -> None:
+        """Note that others get answers: count this failure as the first again."""
+        self.failures = 1
+        self._decided = self._count()
 
     def _count(self) -> int | None:
         """Read how many decisions the product has made; None if that fails."""

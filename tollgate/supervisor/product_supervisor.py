@@ -307,7 +307,7 @@ class ProductSupervisor:
         if not self.product.others_get_answers():
             return False
         log.warning("%s answers other callers, but no probe in time", self.product.name)
-        self.product.health_probe.failures = 1
+        self.product.health_probe.note_overload()
         return True
 
     def _kill(self, stubs: Sequence[Stub]) -> None:

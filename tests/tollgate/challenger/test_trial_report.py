@@ -155,7 +155,7 @@ def test_report_is_printed_and_drawn_at_any_size(rows: int, tmp_path: Path) -> N
         found.groups["segment [/eu]"] = found.groups[ALL]
     made = make_report(found, Gates())
     console = Console(width=200, record=True)
-    for table in report_tables(made):
+    for table in report_tables(made, amount=True):
         console.print(table)
     text = console.export_text()
     assert f"{rows:,} rows decided by both" in text

@@ -126,7 +126,7 @@ def test_a_trial_is_counted_in_the_products_words(
     assert shares == {word: counted[word] / 200 for word in OWN}
     assert report.outcomes == OWN
     console = Console(record=True, width=200, file=io.StringIO())
-    for table in report_tables(report):
+    for table in report_tables(report, amount=True):
         console.print(table)
     shown = console.export_text()
     assert re.search(r"fraud-2 ╲ fraud-3 +normal +watch +alarm", shown)

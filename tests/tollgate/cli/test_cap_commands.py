@@ -185,11 +185,11 @@ def test_an_open_hop_is_chosen_from_the_history(run: Run, tmp_path: Path) -> Non
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[:2] == [
         "customer: hop: 1s, because an id has up to 1,025 events within 30d; without a "
-        "hop the store holds 1,024 of each; write it into "
-        "model_repository/fraud_features/1/features.yaml to serve these features",
+        f"hop the store holds 1,024 of each; write it into {spec} to serve these "
+        "features",
         "terminal: hop: 0, because no id has more than 21 events within 30d and a "
-        "delay of 7d; the store holds 1,024 of each; write it into "
-        "model_repository/fraud_features/1/features.yaml to serve these features",
+        f"delay of 7d; the store holds 1,024 of each; write it into {spec} to serve "
+        "these features",
     ]
     chosen = pl.read_parquet(tmp_path / "out.parquet")
     done = run(*COMMANDS["replay"])

@@ -48,5 +48,5 @@ def test_an_id_is_shown_as_it_is(
     answers = {name: [text] for name in decision_commands._ANSWER}
     answers |= {"score": [0.5], "degraded": [0]}
     frame = pl.DataFrame({"transaction_id": [text]})
-    decision_commands._write(frame, answers, out=None, kind="table")
+    decision_commands._write(frame, answers, out=None, kind="table", noun="rows")
     assert capsys.readouterr().out.count(text) == 4

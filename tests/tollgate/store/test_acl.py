@@ -373,9 +373,9 @@ def test_alarms_need_no_more_than_their_line(
     source._leases._next_s = 0.0  # their renewal is due at once
     consumer.step(wait_s=0.01)
     source.close()
-    assert (consumer.tally.decided, consumer.tally.alarms) == (2, 2)
-    assert consumer.tally.dead_letters == 1
-    assert consumer.tally.retries == 0
+    assert (consumer.decided, consumer.alarms) == (2, 2)
+    assert consumer.dead_letters == 1
+    assert consumer.retries == 0
     assert refused(root) == []
 
 

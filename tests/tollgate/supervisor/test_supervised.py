@@ -125,7 +125,7 @@ def test_a_bare_path_names_the_pages(supervised: Supervised) -> None:
     assert status == 200
     assert named == {
         *("/livez", "/readyz", "/readyz/PRODUCT"),
-        *("/releases", "/versions", "/metrics"),
+        *("/releases", "/versions", "/metrics", "/console"),
     }
     assert all(len(line.split()) > 2 for line in lines)
     for path in named:
