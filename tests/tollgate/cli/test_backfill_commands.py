@@ -341,6 +341,8 @@ def test_what_the_store_does_not_keep_is_said() -> None:
     """How many ids, and how many of their purchases; nothing where there are none."""
     done = MaterializeCounts(history=3_000, sent=3_000, full=2, over_cap=1_200)
     words = "2 ids have more than their entity's cap: 1,200 of their purchases are not "
-    assert _counts_text(done, "purchases").endswith(f"; {words}stored (WINDOW_OVERFLOW)")
+    assert _counts_text(done, "purchases").endswith(
+        f"; {words}stored (WINDOW_OVERFLOW)"
+    )
     few = MaterializeCounts(history=3, sent=3)
     assert "cap" not in _counts_text(few, "purchases")
