@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 CHECKOUT = Path(__file__).parents[2]
 PAGE = CHECKOUT / "docs" / "operations.md"
 FIRST, LAST = "<!-- tests/system/test_walk_through.py", "<!-- the blocks end here -->"
-PORTS = ("6380", "8001", "8002", "8003", "8007", "8443", "8444", "9091")
+PORTS = ("6380", "8001", "8002", "8003", "8008", "8443", "8444", "9091")
 PATIENT_S = 150
 MISSED = (
     Degraded.STORE_UNAVAILABLE | Degraded.LAST_KNOWN_VECTOR | Degraded.LOOKUPS_UNREAD
