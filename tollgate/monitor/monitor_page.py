@@ -23,6 +23,7 @@ from tollgate.monitor.accuracy import (
 from tollgate.monitor.decision_windows import ReleaseWindows, Window
 from tollgate.monitor.drift import ColumnResult
 from tollgate.monitor.journal_monitor import ProductMonitor
+from tollgate.monitor.tallies import UNSURE
 from tollgate.templating import render
 
 _STRIP = 60  # maximum number of windows in a strip
@@ -238,11 +239,17 @@ def moment(time_us: int) -> str:
 def monitor_page(monitors: Sequence[ProductMonitor]) -> str:
     """Return the newest results of the monitor as one HTML document."""
     drifting = [one.product for one in monitors if one.drifted]
+    if drifting:
+        title, tone = f"Drift in {', '.join(drifting)}", "drifting"
+    elif any(_judged(one) for one in monitors):
+        title, tone = "No drift", "calm"
+    else:  # nothing was compared, which is no good news
+        title, tone = "No window judged yet", "open"
     return render(
         "tollgate/monitor/templates/monitor.html.j2",
         {
-            "title": f"Drift in {', '.join(drifting)}" if drifting else "No drift",
-            "drifting": bool(drifting),
+            "title": title,
+            "tone": tone,
             "looked": utc_text(max(one.looked_us for one in monitors)),
             "products": [
                 {
@@ -259,16 +266,20 @@ def monitor_page(monitors: Sequence[ProductMonitor]) -> str:
     )
 
 
+def _judged(one: ProductMonitor) -> int:
+    """Return how many windows of a product were compared with training."""
+    return sum(sum(stream.judged.values()) for stream in one.streams.values())
+
+
 def _figures(one: ProductMonitor) -> list[tuple[str, str]]:
     """Return the key figures of a product."""
     streams = list(one.streams.values())
-    judged = sum(sum(stream.judged.values()) for stream in streams)
     drifted = sum(sum(stream.drifted.values()) for stream in streams)
     newest = moment(one.decided_us) if one.decided_us else "none"
     return [
         ("Product", one.product),
         ("Decisions", f"{sum(stream.mix.rows for stream in streams):,}"),
-        ("Windows judged", f"{judged:,}"),
+        ("Windows judged", f"{_judged(one):,}"),
         ("Windows that drifted", f"{drifted:,}"),
         ("Newest decision", newest),
     ]
@@ -361,5 +372,9 @@ def _counts(stream: ReleaseWindows) -> list[tuple[str, str, str]]:
             (f"degraded: {bit}", f"{count:,}", f"{count / mix.rows * 100:.3g} %")
             for bit, count in mix.degraded().items()
         ),
-        ("unsure of", f"{mix.unsure:,}", f"{number(mix.unsure_share * 100)} %"),
+        (
+            f"no probability of {UNSURE:g} or more",
+            f"{mix.unsure:,}",
+            f"{number(mix.unsure_share * 100)} %",
+        ),
     ]

@@ -26,10 +26,13 @@ def repository(tmp_path: Path) -> Path:
 
 
 def stream(
-    store_url: str, repository: Path, *words: str, **variables: str
+    store_url: str, repository: Path, *words: str, absent: str = "", **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run `tollgate stream` until its feed is idle."""
-    command = [sys.executable, "-c", "from tollgate.cli import main; main()", "stream"]
+    """Run `tollgate stream` until its feed is idle; one package may be absent."""
+    code = "from tollgate.cli import main; main()"
+    if absent:
+        code = f"import sys; sys.modules[{absent!r}] = None; {code}"
+    command = [sys.executable, "-c", code, "stream"]
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -90,3 +93,22 @@ def test_the_feed_may_be_elsewhere(
         done = stream(store_url, repository, TOLLGATE_FEED_URL=server.url)
     assert done.returncode == 0, done.stderr
     assert "dead letters 1" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("absent", "words"),
+    [
+        ("confluent_kafka", ("--kafka", "127.0.0.1:1")),
+        ("paho", ("--feed-url", "mqtt://127.0.0.1:1")),
+    ],
+)
+def test_a_missing_package_is_one_line_with_its_extra(
+    absent: str, words: tuple[str, ...]
+) -> None:
+    """Kafka and MQTT are of the extra `stream`, which a server does without."""
+    repository = CHECKOUT / "model_repository"
+    done = stream("redis://127.0.0.1:1", repository, *words, absent=absent)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"tollgate: {absent} is not installed; ")
+    assert "pip install -e '.[stream]'" in done.stderr

@@ -188,6 +188,26 @@ def test_page_is_complete_and_loads_nothing(
     assert "judged 7 days after its purchase" in " ".join(page.split())
 
 
+def test_a_page_says_no_drift_only_if_a_window_was_judged(
+    tmp_path: Path,
+) -> None:
+    """Of 999 decisions none is, with windows of 1,000; of 1,000 one is."""
+    sealed, first = Sealed(tmp_path), decisions(999)
+    sealed.seal(first)
+    options = MonitorOptions(window=1_000)
+    found = ProductMonitor(sealed.folder, repository=None, options=options)
+    now_us = int(first.decided_us[-1]) + 60_000_000  # before the day ends
+    found.look(now_us)
+    page = monitor_page([found])
+    assert '<header class="open">' in page
+    assert "<h1>No window judged yet</h1>" in page
+    sealed.seal(decisions(1, first=999))
+    found.look(now_us)
+    page = monitor_page([found])
+    assert '<header class="calm">' in page
+    assert "<h1>No drift</h1>" in page
+
+
 def test_names_are_escaped_in_the_page(looked: ProductMonitor) -> None:
     """A release's name is shown as text."""
     streams = looked.streams
