@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,15 @@ def refusal(*options: str) -> str:
 def test_wrong_options_are_refused_in_words(options: list[str], words: str) -> None:
     """With the option or the file, and what is right."""
     assert words in refusal(*options)
+
+
+def test_a_missing_server_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the command that installs it."""
+    monkeypatch.setitem(sys.modules, "granian", None)
+    monkeypatch.delitem(sys.modules, "tollgate.door.http_server", raising=False)
+    said = refusal()
+    assert said.startswith("granian is not installed; ")
+    assert "pip install -e '.[door]'" in said
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from tollgate.cli.metrics_port import (
 )
 from tollgate.cli.options import Repository, State
 from tollgate.cli.repositories import desired_release, open_for_reading
-from tollgate.errors import InputError, SetupError
+from tollgate.errors import InputError, SetupError, install_remedy
 from tollgate.worker import Worker
 
 if TYPE_CHECKING:
@@ -128,9 +128,8 @@ def door(
     try:
         from tollgate.door.http_server import Listening, serve
     except ModuleNotFoundError as exc:
-        raise SetupError(
-            f"{exc.name} is not installed", remedy="install the extra `door`"
-        ) from exc
+        problem = f"{exc.name} is not installed"
+        raise SetupError(problem, remedy=install_remedy("door")) from exc
     from tollgate.door.application import Limits
     from tollgate.door.callers import Callers
     from tollgate.door.deciders import Upstream
