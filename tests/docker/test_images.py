@@ -13,6 +13,7 @@ import pytest
 
 from tollgate.repository.models.targets import target
 from tollgate.server.processes.allocator import LIBRARY
+from tollgate.settings import Settings
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -190,6 +191,19 @@ def test_grafana_reads_the_prometheus_and_the_dashboards_of_compose() -> None:
     home = grafana["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert Path(home).parent == Path(provider["options"]["path"])
     assert (boards / Path(home).name).is_file()
+
+
+def test_prometheus_of_compose_alerts_on_the_products_that_are_served() -> None:
+    """A product that is not served has no `tollgate_ready`, so its rules would page."""
+    environment = _compose()["services"]["server"]["environment"]
+    products = environment.get("TOLLGATE_PRODUCT", Settings().product_names).split(",")
+    config = msgspec.yaml.decode((HOUSE / "docker" / "prometheus.yml").read_bytes())
+    rules = ["tollgate.yaml", *(f"slo-{one}.yaml" for one in products)]
+    assert config["rule_files"] == [f"rules/{one}" for one in rules]
+    mounts = _compose()["services"]["prometheus"]["volumes"]
+    (source,) = [one.split(":")[0] for one in mounts if "/rules:" in one]
+    for one in rules:
+        assert (HOUSE / "docker" / source / one).is_file(), one
 
 
 def test_services_of_compose_are_checked_and_write_only_where_they_must() -> None:
