@@ -4,6 +4,10 @@ Compute rates, latency percentiles and shares from Triton's metrics page.
 The page holds counters. Each figure is the growth of counters between two samples of
 the page. A sample is taken every ten seconds, and once a second at most while a console
 is open; a chart holds the last fifteen minutes.
+
+A counter of the page restarts with its step, and disappears with the version of the
+step when a release changes. So a sample holds the growth of all counters of one kind
+since the first sample, which never falls.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import time
 import urllib.request
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,46 +32,57 @@ POINT_WINDOW_S = 10.0  # of a point in a chart
 CHART_S = 900.0
 STEPS = ("features", "model", "decision", "whole")
 _PAGE_TIMEOUT_S = 2.0
-_MOST_SERIES = 20_000
 _SAMPLES_S = 2 * WINDOW_S
 
-_USED = frozenset(
-    {
-        "tollgate_decisions_total",
-        "tollgate_rows_total",
-        "tollgate_degraded_rows_total",
-        "tollgate_step_seconds_bucket",
-        "tollgate_step_seconds_sum",
-        "tollgate_store_breaker_state",
-    }
-)
+_BREAKER_STATE = "tollgate_store_breaker_state"
+_FAILED = "nv_inference_request_failure"
+_ANSWERED = "nv_inference_request_success"
+# Metrics that figures use, with the labels that they distinguish.
+_USED = {
+    "tollgate_decisions_total": ("outcome", "source"),
+    "tollgate_rows_total": ("kind",),
+    "tollgate_degraded_rows_total": ("bit",),
+    "tollgate_step_seconds_bucket": ("step", "le"),
+    "tollgate_step_seconds_sum": ("step",),
+    _BREAKER_STATE: (),
+    _FAILED: ("reason",),
+    _ANSWERED: (),
+}
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n"}
 _BREAKER = ("closed", "half-open", "open")
+# A page of this machine is not requested from a proxy that the environment names.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
-class Series(msgspec.Struct, frozen=True):
-    """A series of the metrics page: its name, product and other labels."""
+class Counter(NamedTuple):
+    """A counter of all versions: metric, product, values of the labels in `_USED`."""
 
     name: str
     product: str
-    labels: dict[str, str]
+    labels: tuple[str, ...]
 
 
 class Sample(msgspec.Struct, frozen=True):
     """
-    Values of all used series at one time.
+    Values at one time.
 
     Attributes:
         at_s: Time on the monotonic clock.
         time_s: Time since the epoch.
-        values: Value of each series, by its text on the page.
+        totals: Value of each counter on the first page, and its growth since.
+        breakers: The worst state of the store's circuit breaker, by product.
     """
 
     at_s: float
     time_s: float
-    values: dict[str, float]
+    totals: dict[Counter, float]
+    breakers: dict[str, int]
+
+
+_NOTHING = Sample(0.0, 0.0, {}, {})
+_Grown = Mapping[Counter, float]
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -101,8 +117,8 @@ class Figures(msgspec.Struct, frozen=True):
     Attributes:
         window_s: Length of the window, s; 0 before there are two samples.
         rate: Decisions per second; None before there are two samples.
-        decided: Decisions in the window.
-        total: Decisions since the server started.
+        failed: Share of requests that failed, 0 to 1, without those that the caller
+            gave up; None without requests. The server's own probes count.
         degraded: Share of decisions that were not made with features of the store, 0 to
             1; None without decisions.
         outcomes: Decisions by outcome, the mildest first.
@@ -110,21 +126,18 @@ class Figures(msgspec.Struct, frozen=True):
         reasons: Rows by degraded bit, dry runs among them; bits that never occurred are
             left out.
         kinds: Rows by kind: decided, repeated, dry, bad.
-        releases: Decisions by release.
         latencies: Per layer, in the order of a request.
         breaker: State of the store's circuit breaker; empty if unknown.
     """
 
     window_s: float
     rate: float | None
-    decided: float
-    total: float
+    failed: float | None
     degraded: float | None
     outcomes: list[Share]
     sources: list[Share]
     reasons: list[Share]
     kinds: list[Share]
-    releases: list[Share]
     latencies: list[Latency]
     breaker: str
 
@@ -157,10 +170,11 @@ class LiveFigures:
     def __init__(self, url: str, *, words: Mapping[str, Sequence[str]]) -> None:
         self._url = url
         self._words = {name: tuple(one) for name, one in words.items()}
-        self._series: dict[str, Series | None] = {}
+        self._page: dict[str, tuple[Counter, float]] = {}  # by text on the last page
         self._samples: deque[Sample] = deque()
         self._points: dict[str, deque[Point]] = {name: deque() for name in words}
         self._sampling = threading.Lock()
+        self._tried_s = float("-inf")
         self.problem = ""
 
     def set_words(self, product: str, words: Sequence[str]) -> None:
@@ -177,58 +191,57 @@ class LiveFigures:
 
     def sample(self) -> None:
         """
-        Read the page, unless the last sample is fresh; one caller at a time.
+        Read the page, unless the last attempt is fresh; one caller at a time.
 
         Raises:
             ServerError: The page did not answer.
         """
         with self._sampling:
-            now_s = time.monotonic()
-            if self._samples and now_s - self._samples[-1].at_s < FRESH_S:
+            if time.monotonic() - self._tried_s < FRESH_S:
                 return
             try:
                 page = _read_page(self._url)
             except (OSError, ValueError, http.client.HTTPException) as error:
                 self.problem = f"the metrics page does not answer: {error}"
                 raise ServerError("tritonserver", self.problem) from error
+            finally:
+                self._tried_s = time.monotonic()
             self.problem = ""
-            self._samples.append(Sample(now_s, time.time(), self._parse(page)))
-            while self._samples[0].at_s < now_s - _SAMPLES_S:
-                self._samples.popleft()
+            self._add_sample(page)
             for product, points in self._points.items():
                 self._add_point(product, points)
 
     def figures(self, product: str) -> Figures:
         """Compute the figures of a product from the samples that there are."""
         new, old = self._window(WINDOW_S)
-        grown = self._growth(product, new, old)
+        grown = _growth(product, new, old)
         seconds = new.at_s - old.at_s if new and old else 0.0
-        totals = self._growth(product, new, Sample(0.0, 0.0, {}))
-        decided = _sum_by(grown, "tollgate_decisions_total", "outcome")
+        totals = _growth(product, new, _NOTHING)
+        decided = _sum_by(grown, "tollgate_decisions_total")
         all_decided = sum(decided.values())
-        sources = _sum_by(grown, "tollgate_decisions_total", "source")
-        kinds = _sum_by(grown, "tollgate_rows_total", "kind")
-        reasons = _shares(
-            _sum_by(totals, "tollgate_degraded_rows_total", "bit"),
-            _sum_by(grown, "tollgate_degraded_rows_total", "bit"),
-            of=sum(kinds.values()),
-        )
+        sources = _sum_by(grown, "tollgate_decisions_total", label=1)
+        kinds = _sum_by(grown, "tollgate_rows_total")
+        all_rows = sum(kinds.values())
+        words = self._words.get(product, ())
         outcomes = _shares(
-            dict.fromkeys(self._words.get(product, ()), 0.0)
-            | _sum_by(totals, "tollgate_decisions_total", "outcome"),
+            dict.fromkeys(words, 0.0) | _sum_by(totals, "tollgate_decisions_total"),
             decided,
             of=all_decided,
+        )
+        reasons = _shares(
+            _sum_by(totals, "tollgate_degraded_rows_total"),
+            _sum_by(grown, "tollgate_degraded_rows_total"),
+            of=all_rows,
         )
         unusual = all_decided - sources.get("store", 0.0)
         return Figures(
             window_s=seconds,
             rate=all_decided / seconds if seconds else None,
-            decided=all_decided,
-            total=sum(one.total for one in outcomes),
+            failed=_failed(grown),
             degraded=unusual / all_decided if all_decided else None,
-            outcomes=outcomes,
+            outcomes=[one for one in outcomes if one.name in words or one.total],
             sources=_shares(
-                _sum_by(totals, "tollgate_decisions_total", "source"),
+                _sum_by(totals, "tollgate_decisions_total", label=1),
                 sources,
                 of=all_decided,
             ),
@@ -236,18 +249,9 @@ class LiveFigures:
                 (one for one in reasons if one.total),
                 key=lambda one: (-one.rows, one.name),
             ),
-            kinds=_shares(
-                _sum_by(totals, "tollgate_rows_total", "kind"),
-                kinds,
-                of=sum(kinds.values()),
-            ),
-            releases=_shares(
-                _sum_by(totals, "tollgate_decisions_total", "release"),
-                _sum_by(grown, "tollgate_decisions_total", "release"),
-                of=all_decided,
-            ),
+            kinds=_shares(_sum_by(totals, "tollgate_rows_total"), kinds, of=all_rows),
             latencies=[_latency(step, grown) for step in STEPS],
-            breaker=self._breaker(product, new),
+            breaker=_breaker(product, new),
         )
 
     def points(self, product: str, *, after_s: float) -> list[Point]:
@@ -255,17 +259,28 @@ class LiveFigures:
         with self._sampling:
             return [one for one in self._points[product] if one.time_s > after_s]
 
-    def _parse(self, page: str) -> dict[str, float]:
-        values = {}
-        if len(self._series) > _MOST_SERIES:
-            self._series.clear()  # releases of long ago
+    def _add_sample(self, page: str) -> None:
+        found: dict[str, tuple[Counter, float]] = {}
+        totals = dict(self._samples[-1].totals) if self._samples else {}
+        breakers: dict[str, int] = {}
         for line in page.splitlines():
-            head, _, value = line.rpartition(" ")
-            if head not in self._series:
-                self._series[head] = parse_series(head)
-            if self._series[head] is not None:
-                values[head] = float(value)
-        return values
+            head, _, text = line.rpartition(" ")
+            counter, before = self._page.get(head) or (parse_counter(head), 0.0)
+            if counter is None:
+                continue
+            value = float(text)
+            found[head] = counter, value
+            if counter.name == _BREAKER_STATE:
+                worst = max(int(value), breakers.get(counter.product, 0))
+                breakers[counter.product] = worst
+            else:
+                grown = value - before if value >= before else value  # it restarted
+                totals[counter] = totals.get(counter, 0.0) + grown
+        self._page = found
+        now_s = time.monotonic()
+        self._samples.append(Sample(now_s, time.time(), totals, breakers))
+        while self._samples[0].at_s < now_s - _SAMPLES_S:
+            self._samples.popleft()
 
     def _window(self, seconds: float) -> tuple[Sample | None, Sample | None]:
         """Return the newest sample, and the newest that is old enough or the oldest."""
@@ -279,26 +294,12 @@ class LiveFigures:
                 old = one
         return new, old
 
-    def _growth(
-        self, product: str, new: Sample | None, old: Sample | None
-    ) -> list[tuple[Series, float]]:
-        """Return how much each counter grew; a counter that restarted counts whole."""
-        if new is None or old is None:
-            return []
-        found = []
-        for head, value in new.values.items():
-            series = self._series.get(head)
-            if series is not None and series.product == product:
-                before = old.values.get(head, 0.0)
-                found.append((series, value - before if value >= before else value))
-        return found
-
     def _add_point(self, product: str, points: deque[Point]) -> None:
         new, old = self._window(POINT_WINDOW_S)
         if new is None or old is None:
             return
-        grown = self._growth(product, new, old)
-        decided = _sum_by(grown, "tollgate_decisions_total", "outcome")
+        grown = _growth(product, new, old)
+        decided = _sum_by(grown, "tollgate_decisions_total")
         seconds = new.at_s - old.at_s
         whole = _latency("whole", grown)
         words = self._words[product]
@@ -307,26 +308,16 @@ class LiveFigures:
         while points[0].time_s < new.time_s - CHART_S:
             points.popleft()
 
-    def _breaker(self, product: str, new: Sample | None) -> str:
-        states = [
-            int(new.values[head])
-            for head, one in self._series.items()
-            if new is not None
-            and one is not None
-            and one.name == "tollgate_store_breaker_state"
-            and one.product == product
-            and head in new.values
-        ]
-        return _BREAKER[max(states)] if states else ""
 
-
-def parse_series(head: str) -> Series | None:
-    """Parse name and labels of a line of the page; None for a series of no figure."""
-    name, brace, labels = head.partition("{")
+def parse_counter(head: str) -> Counter | None:
+    """Parse name and labels of a line of the page; None if no figure uses it."""
+    name, brace, text = head.partition("{")
     if not brace or name not in _USED:
         return None
-    found = parse_labels(labels)
-    return Series(name, found.get("product", ""), found)
+    labels = parse_labels(text)
+    # Triton's own counters name the model; that of a product is its ensemble.
+    product = labels.get("product") or labels.get("model", "")
+    return Counter(name, product, tuple(labels.get(one, "") for one in _USED[name]))
 
 
 def parse_labels(text: str) -> dict[str, str]:
@@ -360,17 +351,24 @@ def quantile(bounds: Sequence[float], counts: Sequence[float], *, at: float) -> 
     return low
 
 
-def _latency(step: str, grown: Sequence[tuple[Series, float]]) -> Latency:
-    buckets: dict[float, float] = {}
-    total_s = 0.0
-    for series, rows in grown:
-        if series.labels.get("step") != step:
-            continue
-        if series.name == "tollgate_step_seconds_sum":
-            total_s += rows
-        elif series.name == "tollgate_step_seconds_bucket":
-            bound = float(series.labels["le"])
-            buckets[bound] = buckets.get(bound, 0.0) + rows
+def _growth(product: str, new: Sample | None, old: Sample | None) -> _Grown:
+    """Return how much each counter of a product grew between two samples."""
+    if new is None or old is None:
+        return {}
+    return {
+        one: total - old.totals.get(one, 0.0)
+        for one, total in new.totals.items()
+        if one.product == product
+    }
+
+
+def _latency(step: str, grown: _Grown) -> Latency:
+    buckets = {
+        float(one.labels[1]): rows
+        for one, rows in grown.items()
+        if one.name == "tollgate_step_seconds_bucket" and one.labels[0] == step
+    }
+    total_s = _sum_by(grown, "tollgate_step_seconds_sum").get(step, 0.0)
     bounds = sorted(buckets)
     counts = [buckets[bound] for bound in bounds]
     if not counts or counts[-1] <= 0:
@@ -381,13 +379,30 @@ def _latency(step: str, grown: Sequence[tuple[Series, float]]) -> Latency:
     return Latency(step, p50, p95, p99, round(total_s / counts[-1] * 1e3, 3))
 
 
-def _sum_by(
-    grown: Sequence[tuple[Series, float]], name: str, label: str
-) -> dict[str, float]:
+def _failed(grown: _Grown) -> float | None:
+    """Return the share of requests that failed, as the alerts define it."""
+    failed = _sum_by(grown, _FAILED)
+    failed.pop("CANCELED", None)
+    failures = sum(failed.values())
+    requests = failures + sum(
+        number for one, number in grown.items() if one.name == _ANSWERED
+    )
+    return failures / requests if requests else None
+
+
+def _breaker(product: str, sample: Sample | None) -> str:
+    """Name the state of a product's circuit breaker; empty if it is unknown."""
+    if sample is None or product not in sample.breakers:
+        return ""
+    return _BREAKER[sample.breakers[product]]
+
+
+def _sum_by(grown: _Grown, name: str, *, label: int = 0) -> dict[str, float]:
+    """Sum a metric by one of its labels, by the position in `_USED`."""
     found: dict[str, float] = {}
-    for series, rows in grown:
-        if series.name == name:
-            key = series.labels.get(label, "")
+    for counter, rows in grown.items():
+        if counter.name == name:
+            key = counter.labels[label]
             found[key] = found.get(key, 0.0) + rows
     return found
 
@@ -407,6 +422,6 @@ def _each_share(
 
 
 def _read_page(url: str) -> str:
-    with urllib.request.urlopen(url, timeout=_PAGE_TIMEOUT_S) as answer:
+    with _OPENER.open(url, timeout=_PAGE_TIMEOUT_S) as answer:
         content: bytes = answer.read()
     return content.decode()

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tollgate.console import live_figures
-from tollgate.console.live_figures import LiveFigures, parse_series, quantile
+from tollgate.console.live_figures import Counter, LiveFigures, parse_counter, quantile
 from tollgate.errors import ServerError
 
 WORDS = ("normal", "watch", "alarm")
@@ -56,10 +56,13 @@ def page() -> Iterator[Page]:
         thread.join()
 
 
-def decisions(outcome: str, *, source: str = "store", product: str = "plant") -> str:
+def decisions(
+    outcome: str, *, source: str = "store", product: str = "plant", version: int = 1
+) -> str:
     """Name the counter of decisions."""
-    labels = f'outcome="{outcome}",product="{product}",release="plant-1"'
-    return f'tollgate_decisions_total{{{labels},source="{source}"}}'
+    labels = f'outcome="{outcome}",product="{product}",release="plant-{version}"'
+    labels += f',source="{source}",version="100{version}"'
+    return f"tollgate_decisions_total{{{labels}}}"
 
 
 def bucket(bound: str, *, step: str = "whole") -> str:
@@ -107,13 +110,78 @@ def test_rate_mix_and_sources_are_the_growth_between_samples(
     assert found.rate == (60 + 10 + 10) / 20
     assert [(one.name, one.rows, one.share, one.total) for one in found.outcomes] == [
         ("normal", 60, 0.75, 160),
-        ("watch", 10, 0.125, 10),
+        ("watch", 10, 0.125, 60),
         ("alarm", 10, 0.125, 17),
     ]
     assert found.degraded == 0.125
     (point,) = figures.points("plant", after_s=0)
     assert (point.time_s, point.rates) == (1_020.0, [3.0, 0.5, 0.5])
     assert figures.points("plant", after_s=1_020.0) == []
+
+
+def test_totals_go_on_when_a_release_changes_and_a_step_restarts(
+    page: Page, clock: list[float]
+) -> None:
+    """The old version's counters disappear; a restarted one may pass its old value."""
+    figures = LiveFigures(page.url, words={"plant": WORDS})
+    for counters in (
+        {decisions("normal"): 100, decisions("alarm"): 4},
+        {decisions("normal"): 130, decisions("normal", version=2): 5},
+        {decisions("normal", version=2): 40, decisions("alarm", version=2): 2},
+        {decisions("normal", version=2): 1, decisions("alarm", version=2): 0},
+        {decisions("normal", version=2): 60, decisions("alarm", version=2): 1},
+    ):
+        page.write(counters)
+        clock[0] += 5
+        figures.sample()
+    found = figures.figures("plant")
+    normal, alarm = 30 + 5 + 35 + 1 + 59, 2 + 1
+    assert [(one.name, one.rows, one.total) for one in found.outcomes] == [
+        ("normal", normal, 100 + normal),
+        ("watch", 0, 0),
+        ("alarm", alarm, 4 + alarm),
+    ]
+    assert found.rate == (normal + alarm) / 20
+    figures.set_words("plant", ("ok", "look", "stop"))
+    names = [one.name for one in figures.figures("plant").outcomes]
+    assert names == ["ok", "look", "stop", "normal", "alarm"]
+
+
+def test_failed_requests_are_a_share_of_all(page: Page, clock: list[float]) -> None:
+    """Of the product's ensemble; those that the caller gave up do not count."""
+
+    def counters(reason: str, *, model: str = "plant") -> str:
+        labels = f'model="{model}",reason="{reason}",version="1"'
+        return f"nv_inference_request_failure{{{labels}}}"
+
+    answered = 'nv_inference_request_success{model="plant",version="1"}'
+    figures = LiveFigures(page.url, words={"plant": WORDS})
+    page.write({counters("BACKEND"): 2, counters("CANCELED"): 5, answered: 10})
+    figures.sample()
+    assert figures.figures("plant").failed is None
+    clock[0] += 5
+    page.write(
+        {
+            counters("BACKEND"): 4,
+            counters("REJECTED"): 1,
+            counters("CANCELED"): 500,
+            counters("BACKEND", model="plant_model"): 70,
+            answered: 107,
+        }
+    )
+    figures.sample()
+    assert figures.figures("plant").failed == 3 / (3 + 97)
+
+
+def test_the_page_is_not_requested_from_a_proxy(
+    page: Page, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which the environment names for other machines."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    page.write({decisions("normal"): 1})
+    LiveFigures(page.url, words={"plant": WORDS}).sample()
+    assert page.requests == 1
 
 
 def test_percentiles_are_those_of_the_rows_within_a_bucket(
@@ -179,8 +247,11 @@ def test_a_page_that_does_not_answer_is_a_problem_until_it_does(
     assert "does not answer" in figures.problem
     assert figures.sampled_s == 1_000.0
     figures._url = good
+    figures.sample()  # the next attempt is a second later, however many browsers wait
+    assert page.requests == 1
+    clock[0] += 1
     figures.sample()
-    assert (figures.problem, figures.sampled_s) == ("", 1_005.0)
+    assert (figures.problem, figures.sampled_s) == ("", 1_006.0)
 
 
 def test_outcomes_of_another_release_start_new_charts(
@@ -200,10 +271,10 @@ def test_outcomes_of_another_release_start_new_charts(
 
 def test_labels_are_read_with_their_escapes() -> None:
     """Quotes, backslashes and line ends in a label's value."""
-    found = parse_series(
+    found = parse_counter(
         r'tollgate_rows_total{product="a\"b\\n\nc",kind="decided, {odd}"}'
     )
-    assert found is not None
-    assert found.product == 'a"b\\n\nc'
-    assert found.labels["kind"] == "decided, {odd}"
-    assert parse_series('nv_inference_count{model="x"}') is None
+    assert found == Counter(
+        "tollgate_rows_total", 'a"b\\n\nc', ("decided, {odd}",)
+    )
+    assert parse_counter('nv_inference_count{model="x"}') is None
