@@ -2,10 +2,13 @@
 Admit browsers to the console: by a secret, or on this machine without one.
 
 A browser that sent the secret gets a cookie with an expiry time and a signature of it
-by a key that is derived from the secret, never the secret itself. After several wrong
-secrets an address has to wait. Without a secret, only requests to a name of this
-machine are admitted, so that a web page of another site cannot read the console through
-a name of its own that it resolves to a loopback address (DNS rebinding).
+by a key that is derived from the secret, never the secret itself. Its name depends on
+the secret, too: a browser stores one cookie of a name for all ports of a host, where
+several servers may run. After several wrong secrets an address has to wait.
+
+Without a secret, only requests to a name of this machine are admitted, so that a web
+page of another site cannot read the console through a name of its own that it resolves
+to a loopback address (DNS rebinding).
 """
 
 from __future__ import annotations
@@ -15,7 +18,6 @@ import ipaddress
 import threading
 import time
 from collections.abc import Mapping
-from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 
 from tollgate.errors import InputError, os_errors
@@ -63,6 +65,7 @@ class SignIn:
     def __init__(self, secret: str = "") -> None:
         self._secret = secret.encode()
         self._key = hmac.digest(self._secret, _PURPOSE, "sha256")
+        self._cookie = f"{COOKIE}_{self._sign('name')[:8]}"
         self._wrong: dict[str, list[float]] = {}
         self._changing = threading.Lock()
 
@@ -75,13 +78,10 @@ class SignIn:
         """Return whether a request with these headers may see the console."""
         if not self.required:
             return _names_loopback(headers.get("host", ""))
-        try:
-            sent = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return False
-        if sent is None:
-            return False
-        expiry, _, signature = sent.value.partition(".")
+        # Cookies of other applications on this host may have any form.
+        pairs = (one.partition("=") for one in headers.get("cookie", "").split(";"))
+        sent = {name.strip(): value.strip() for name, _, value in pairs}
+        expiry, _, signature = sent.get(self._cookie, "").partition(".")
         if not (expiry.isascii() and expiry.isdigit() and len(expiry) <= 12):
             return False
         signed = hmac.compare_digest(signature.encode(), self._sign(expiry).encode())
@@ -99,26 +99,33 @@ class SignIn:
     def check(self, secret: str, *, address: str) -> bool:
         """
         Compare a secret in constant time; count it against the address if it is wrong.
+
+        The right secret is not accepted while the address has to wait.
         """
-        if hmac.compare_digest(secret.encode("utf-8", "replace"), self._secret):
-            return True
+        right = hmac.compare_digest(secret.encode("utf-8", "replace"), self._secret)
         now_s = time.monotonic()
-        with self._changing:
-            recent = [*self._recent(address, now_s), now_s]
+        with self._changing:  # requests that arrive together share the attempts
+            recent = self._recent(address, now_s)
+            if right and len(recent) < WRONG_AT_MOST:
+                return True
             self._wrong.pop(address, None)  # the newest address comes last
             if len(self._wrong) >= _MOST_ADDRESSES:
                 self._wrong.pop(next(iter(self._wrong)))
-            self._wrong[address] = recent[-WRONG_AT_MOST:]
+            self._wrong[address] = [*recent, now_s][-WRONG_AT_MOST:]
         return False
 
     def cookie(self) -> str:
         """Return the header that signs a browser in."""
         expiry = str(int(time.time()) + VALID_S)
-        return _cookie(f"{expiry}.{self._sign(expiry)}", seconds=VALID_S)
+        return self._set(f"{expiry}.{self._sign(expiry)}", seconds=VALID_S)
 
     def no_cookie(self) -> str:
         """Return the header that signs a browser out."""
-        return _cookie("", seconds=0)
+        return self._set("", seconds=0)
+
+    def _set(self, value: str, *, seconds: int) -> str:
+        attributes = "Path=/console; HttpOnly; SameSite=Strict"
+        return f"{self._cookie}={value}; Max-Age={seconds}; {attributes}"
 
     def _sign(self, expiry: str) -> str:
         return hmac.digest(self._key, expiry.encode(), "sha256").hex()
@@ -127,12 +134,6 @@ class SignIn:
         """Return the times of an address's wrong secrets that still count."""
         wrong = self._wrong.get(address, [])
         return [one for one in wrong if now_s - one < WRONG_WITHIN_S]
-
-
-def _cookie(value: str, *, seconds: int) -> str:
-    return (
-        f"{COOKIE}={value}; Max-Age={seconds}; Path=/console; HttpOnly; SameSite=Strict"
-    )
 
 
 def is_loopback(host: str) -> bool:

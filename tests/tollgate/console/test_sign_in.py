@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tollgate.console import SignIn, read_console_secret
-from tollgate.console.sign_in import COOKIE, WRONG_AT_MOST, is_loopback
+from tollgate.console.sign_in import WRONG_AT_MOST, is_loopback
 from tollgate.errors import InputError
 
 SECRET = "correct-horse-battery"
@@ -25,11 +25,25 @@ def test_the_cookie_of_the_secret_admits_and_no_other_does() -> None:
     assert sign_in.admits(sent(cookie))
     assert SignIn(SECRET).admits(sent(cookie))
     assert not SignIn("another-secret-of-mine").admits(sent(cookie))
-    expiry, _, signature = cookie.partition(";")[0].partition("=")[2].partition(".")
-    later = f"{COOKIE}={int(expiry) + 1}.{signature}"
-    past = f"{COOKIE}=1.{sign_in._sign('1')}"
-    for forged in (later, past, f"{COOKIE}=", f"{COOKIE}=x.y", sign_in.no_cookie(), ""):
+    name, _, value = cookie.partition(";")[0].partition("=")
+    expiry, _, signature = value.partition(".")
+    later = f"{name}={int(expiry) + 1}.{signature}"
+    past = f"{name}=1.{sign_in._sign('1')}"
+    other = f"{name}={SignIn('another-secret-of-mine').cookie().partition('=')[2]}"
+    empty = (f"{name}=", f"{name}=x.y", f"{name}=.", name, sign_in.no_cookie(), "")
+    for forged in (later, past, other, *empty):
         assert not sign_in.admits(sent(forged)), forged
+
+
+def test_cookies_of_other_servers_and_applications_do_not_disturb() -> None:
+    """A browser sends one host's cookies to all its ports, in any form."""
+    one, other = SignIn(SECRET), SignIn("another-secret-of-mine")
+    mine, theirs = (each.cookie().partition(";")[0] for each in (one, other))
+    odd = 'settings={"a": [1, "x;y"]}; [bad]=1; =; flag; a="\\'
+    headers = {"cookie": f"{odd}; {mine};{theirs}; {odd}"}
+    assert one.admits(headers)
+    assert other.admits(headers)
+    assert not SignIn("a-third-secret-of-mine").admits(headers)
 
 
 def test_the_cookie_is_for_no_script_and_no_other_site() -> None:
@@ -47,6 +61,7 @@ def test_an_address_waits_after_five_wrong_secrets() -> None:
         assert sign_in.check(SECRET, address="192.0.2.1")
         assert not sign_in.check(SECRET + "x", address="192.0.2.1")
     assert 0 < sign_in.wait_s("192.0.2.1") <= 60
+    assert not sign_in.check(SECRET, address="192.0.2.1")
     assert sign_in.wait_s("192.0.2.2") == 0
 
 
