@@ -7,6 +7,7 @@ entries, so a poll costs a few `stat` calls.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from functools import partial
@@ -26,6 +27,7 @@ from tollgate.repository.releases.release_history import (
     Entry,
     history_path,
     read_history,
+    releases_of,
 )
 from tollgate.repository.slo import SLO_FILE, Slo, read_slo
 from tollgate.schema import DEFAULT_OUTCOMES, outcomes_problem
@@ -171,6 +173,7 @@ class ProductRecords:
         self._repository = repository
         self._state = state
         self._cache = FileCache()
+        self._known: dict[str, list[Entry]] = {}
 
     def history(self, product: str) -> list[HistoryEntry]:
         """Return the newest entries of a product's release history, newest first."""
@@ -178,8 +181,15 @@ class ProductRecords:
 
     def documents(self, product: str) -> dict[str, list[Document]]:
         """List cards and reports of the versions of each release in the history."""
-        entries = self._entries(product)[-MOST_ENTRIES:]
-        return {one.release.name: self._documents_of(one) for one in entries}
+        releases = releases_of(self._entries(product)[-MOST_ENTRIES:])
+        return {
+            name: [
+                document
+                for model, version in release.versions.items()
+                for document in self._documents_of(model, version)
+            ]
+            for name, release in releases.items()
+        }
 
     def document(self, model: str, version: int, *, name: str) -> bytes | None:
         """Read a document of a version; None if no version has it."""
@@ -259,13 +269,12 @@ class ProductRecords:
         )
 
     def _entries(self, product: str) -> list[Entry]:
-        """Read the history of a product; empty if it cannot be read."""
+        """Read the history of a product; the last known one if it cannot be read."""
 
         def entries() -> list[Entry]:
-            try:
-                return read_history(self._repository, product)
-            except TollgateError:
-                return []
+            with contextlib.suppress(TollgateError):
+                self._known[product] = read_history(self._repository, product)
+            return self._known.get(product, [])
 
         return self._cache.get(
             f"entries {product}", self._release_files(product), entries
@@ -277,13 +286,17 @@ class ProductRecords:
             release_path(self._repository, product),
         ]
 
-    def _documents_of(self, entry: Entry) -> list[Document]:
-        return [
-            Document(text, model, version, f"/console/files/{model}/{version}/{name}")
-            for model, version in entry.release.versions.items()
-            for name, text in DOCUMENTS.items()
-            if (self._repository / model / str(version) / name).is_file()
-        ]
+    def _documents_of(self, model: str, version: int) -> list[Document]:
+        folder = self._repository / model / str(version)
+        return self._cache.get(
+            f"documents {model} {version}",
+            [folder],
+            lambda: [
+                Document(text, model, version, f"/console/files/{model}/{version}/{name}")
+                for name, text in DOCUMENTS.items()
+                if (folder / name).is_file()
+            ],
+        )
 
     def _slo(self, product: str) -> Slo:
         try:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tollgate.console.product_records import MOST_FAULTS, ProductRecords
+from tollgate.errors import RepositoryError
 from tollgate.repository.releases.release_file import read_release, write_release
 from tollgate.repository.releases.trial_changes import now_text
 from tollgate.supervisor.fault_log import Fault, FaultLog
@@ -111,6 +112,36 @@ def test_outcomes_are_those_of_the_active_policy(
     write_release(models, changed)
     assert records.words("fraud") == ("normal", "watch", "alarm")
     assert records.words("nothing") == ("approve", "review", "decline")
+
+
+def test_outcomes_and_history_stay_while_the_history_cannot_be_read(
+    records: ProductRecords, tmp_path: Path
+) -> None:
+    """A file that is damaged for a moment changes neither."""
+    models = tmp_path / "models"
+    policy = models / "fraud_decision" / "1" / "policy.yaml"
+    policy.write_text(f"outcomes: [normal, watch, alarm]\n{policy.read_text()}")
+    before = records.history("fraud")
+    history = models / "fraud" / "history.jsonl"
+    history.write_text('{"action": 7}\n')
+    assert records.words("fraud") == ("normal", "watch", "alarm")
+    assert records.history("fraud") == before
+    with pytest.raises(RepositoryError, match=r"history\.jsonl"):
+        records.trials("fraud", now_s=0.0)
+
+
+def test_a_report_that_is_written_later_is_listed(
+    records: ProductRecords, tmp_path: Path
+) -> None:
+    """Folders are listed again after they changed, and not for each poll."""
+    folder = tmp_path / "models" / "fraud_decision" / "1"
+    assert not any(
+        one.model == "fraud_decision" for one in records.documents("fraud")["fraud-1"]
+    )
+    (folder / "card.html").write_text("a card")
+    assert "/console/files/fraud_decision/1/card.html" in {
+        one.href for one in records.documents("fraud")["fraud-1"]
+    }
 
 
 def test_a_product_without_a_trial_has_none(records: ProductRecords) -> None:
