@@ -28,7 +28,7 @@ LIMIT_S = 15.0
 MOST_ID_CHARACTERS = 256
 # Use the package of this environment, not that of the working folder.
 _PROGRAM = (
-    "import sys; sys.path.remove(''); "
+    "import sys; sys.path[:] = filter(None, sys.path); "
     "from tollgate.console.lookup_process import main; main()"
 )
 

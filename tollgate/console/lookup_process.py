@@ -7,6 +7,7 @@ ends when the pipe is closed, or after five minutes without a request.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import sys
@@ -83,6 +84,8 @@ def explain(request: LookupRequest) -> LookupResponse:
 def main() -> None:
     """Answer requests until the pipe is closed or idle."""
     os.nice(NICENESS)
+    with contextlib.suppress(OSError):  # where memory is short, this process ends first
+        Path("/proc/self/oom_score_adj").write_text("1000")
     # Import the heavy part before the first request, which then need not wait.
     import tollgate.audit.review.explanation  # noqa: F401
 
