@@ -8,6 +8,7 @@ Every answer forbids scripts, styles and frames of other origins.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 import threading
 import time
@@ -29,6 +30,8 @@ from tollgate.supervisor.admin_port import AdminRequest, AdminResponse
 from tollgate.supervisor.supervisor import Supervisor
 from tollgate.templating import render
 from tollgate.worker import Worker, stuck_loops
+
+log = logging.getLogger(__name__)
 
 CACHED_S = 1.0
 ROOT = "/console"
@@ -189,19 +192,21 @@ class Console:
         return _refused(401, "sign in first")
 
     def _change_sign_in(self, path: str, request: AdminRequest) -> AdminResponse:
-        if path == SIGN_OUT:
-            return _redirect(self._sign_in.no_cookie())
         if request.method != "POST":
             return self._sign_in_page("")
+        if path == SIGN_OUT:
+            return _redirect(self._sign_in.no_cookie())
         wait_s = self._sign_in.wait_s(request.address)
         if wait_s > 0:
             problem = f"too many wrong secrets; wait {wait_s:.0f} s"
             headers = {"Retry-After": str(int(wait_s) + 1)}
             return self._sign_in_page(problem, status=429, headers=headers)
-        form = parse_qs(request.body.decode("utf-8", "replace"), max_num_fields=4)
+        form = parse_qs(request.body.decode("utf-8", "replace"))
         secret = form.get("secret", [""])[0].strip()
         if not self._sign_in.check(secret, address=request.address):
+            log.warning("%s sent a wrong secret to the console", request.address)
             return self._sign_in_page("This is not the secret.", status=403)
+        log.info("%s signed in to the console", request.address)
         return _redirect(self._sign_in.cookie())
 
     def _sign_in_page(
@@ -269,6 +274,7 @@ class Console:
                     "rate": found.rate,
                     "p50_ms": whole.p50_ms,
                     "p99_ms": whole.p99_ms,
+                    "failed": found.failed,
                     "degraded": found.degraded,
                     "breaker": found.breaker,
                 }
@@ -284,13 +290,10 @@ class Console:
 
     def _live(self, product: str) -> dict[str, Any]:
         self._sample()
-        slo = self._records.slo(product)
         return {
-            "time_s": time.time(),
             "figures": self._figures.figures(product),
             "words": self._records.words(product),
-            "objective_ms": slo.latency_objective_ms,
-            "target_ms": slo.latency_target_ms,
+            "target_ms": self._records.slo(product).latency_target_ms,
         }
 
     def _points(self, product: str, after: str) -> AdminResponse:
@@ -309,7 +312,6 @@ class Console:
         except TollgateError as error:
             trials, problem = [], str(error)
         return {
-            "time_s": time.time(),
             "history": self._records.history(product),
             "documents": self._records.documents(product),
             "trials": trials,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import time
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 import msgspec
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from tollgate.errors import SetupError
+from tollgate.errors import SetupError, trace_of
 from tollgate.imports import be_gentle
 from tollgate.server.index_page import CONTENT_TYPE, INDEX, NOT_FOUND, index_page
 from tollgate.supervisor.supervisor import Supervisor
@@ -225,7 +226,17 @@ class _Handler(BaseHTTPRequestHandler):
             address=self.client_address[0],
             body=body,
         )
-        response = console.respond(request)
+        try:
+            response = console.respond(request)
+        except Exception as error:  # noqa: BLE001 - the other pages go on
+            # The message of an error may contain a customer's data.
+            log.error("the console did not answer: %s", trace_of(error))
+            body = b'{"problem": "the server failed; its log has the reason"}'
+            response = AdminResponse(500, _JSON, body)
+        with contextlib.suppress(ConnectionError):  # the browser went away
+            self._send(response)
+
+    def _send(self, response: AdminResponse) -> None:
         self.send_response(response.status)
         self.send_header("Content-Type", response.kind)
         self.send_header("Content-Length", str(len(response.body)))
