@@ -194,6 +194,24 @@ def test_products_are_listed_with_readiness_and_release(
         assert text_of(page, "#tile-ready") == "ready"
 
 
+def test_a_link_to_a_product_shows_its_figures_alone(
+    place: Place, page: WebDriver
+) -> None:
+    """Each point of a chart once; after a change, nothing of the other product."""
+    page.get(f"{place.console}#credit")
+    page.refresh()
+    wait(lambda: text_of(page, "#tile-release").startswith("credit"))
+    script = "return points.map((one) => one[0])"
+    times = wait(lambda: len(found := page.execute_script(script)) > 1 and found)
+    assert times == sorted(set(times))
+    wait(lambda: text_of(page, "#tile-failed") == "0.0 %")  # the server's own probes
+    script = """
+      document.getElementById("tab-0").click();
+      return ["#tile-release", "#note-p99", "#table-mix td"].map(
+        (one) => document.querySelector(one).textContent)"""
+    assert page.execute_script(script) == ["…", "", "loading …"]
+
+
 def test_the_mix_equals_the_journals_counts(
     place: Place, page: WebDriver, decided: dict[str, str]
 ) -> None:
@@ -411,12 +429,12 @@ def test_readiness_is_red_while_a_model_is_missing(
 def test_figures_of_a_server_that_is_away_are_marked_as_old(
     place: Place, page: WebDriver
 ) -> None:
-    """The banner says how old they are, until it answers again."""
+    """The banner says of when they are, until it answers again."""
     os.kill(place.server.process.pid, signal.SIGSTOP)
     try:
         wait(lambda: page.find_elements(By.CSS_SELECTOR, "body.stale"))
         assert re.fullmatch(
-            r"The server does not answer: these figures are \d+ s old\.",
+            r"The server does not answer; the figures are those of [-\d]+ [:\d]+ UTC\.",
             text_of(page, "#banner"),
         )
         assert text_of(page, "#tile-ready")

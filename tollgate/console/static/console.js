@@ -6,6 +6,7 @@ const ROOT = document.body.dataset.root;
 const EVERY_MS = 2000;
 const STALE_AFTER_S = 6;
 const CHART_S = 900;
+const ALERT_SHARE = 0.001; // of failed requests, as in TollgateErrorsHigh
 const TONES = ["--mild", "--middle", "--severe"];
 
 const $ = (id) => document.getElementById(id);
@@ -13,7 +14,12 @@ const tabs = [...document.querySelectorAll("[role=tab]")];
 let product = tabs.length ? tabs[0].dataset.product : "";
 let timer = 0;
 let answered = 0; // time of the last complete poll, ms on the monotonic clock
-let problem = "";
+let answeredAt = ""; // the same, UTC
+let shown = 0; // time when the tab became visible, ms on the monotonic clock
+let problem = ""; // that the server reports
+let failure = ""; // of a poll that the server refused
+let polls = 0; // only the newest poll changes the page
+let lookups = 0; // only the newest look-up does
 let points = [];
 let words = [];
 let target = 0;
@@ -108,7 +114,8 @@ function showOverview(data) {
     one.mended_s === null ? element("td", { class: "number bad" }, "not") : number(`${one.mended_s.toFixed(1)} s`),
     cell(one.outcome, "long"))), "No fault is recorded.");
   const stuck = Object.entries(data.stuck_loops).map(([name, why]) => `${name}: ${why}`);
-  problem = data.problem || (stuck.length ? `stuck loops: ${stuck.join("; ")}` : "");
+  const old = data.sampled_s === null ? "" : `; figures of ${utc(data.sampled_s)} UTC`;
+  problem = data.problem ? data.problem + old : stuck.length ? `stuck loops: ${stuck.join("; ")}` : "";
 }
 
 function showTiles(one) {
@@ -121,13 +128,14 @@ function showTiles(one) {
   tile("p50", one.p50_ms === null ? "–" : `${ms(one.p50_ms)} ms`, one.p50_ms === null ? "no decisions" : "last 30 s");
   const slow = target && one.p99_ms > target;
   tile("p99", one.p99_ms === null ? "–" : `${ms(one.p99_ms)} ms`, target ? `target ${target} ms` : "", slow ? "warn" : "");
+  tile("failed", percent(one.failed), one.failed === null ? "no requests" : "last 30 s, with probes", one.failed > ALERT_SHARE ? "bad" : one.failed > 0 ? "warn" : "");
   tile("degraded", percent(one.degraded), one.degraded === null ? "no decisions" : "not from the store", one.degraded > 0 ? "warn" : "");
   tile("store", one.breaker === "closed" ? "answers" : one.breaker ? "away" : "–", one.breaker ? `circuit breaker ${one.breaker}` : "", one.breaker && one.breaker !== "closed" ? "bad" : "");
 }
 
 function showLive(data) {
   const figures = data.figures;
-  words = data.words;
+  setWords(data.words);
   if (target !== data.target_ms) { target = data.target_ms; drawCharts(); }
   const level = (name) => Math.max(0, words.indexOf(name));
   const seconds = figures.window_s;
@@ -149,10 +157,10 @@ function showLive(data) {
 }
 
 function showRecords(data) {
-  fill("table-releases", [data.history, data.documents], () => data.history.map((one) => element("tr", {},
+  fill("table-releases", [data.history, data.documents, data.trials_problem], () => data.history.map((one) => element("tr", {},
     cell(moment(one.time).slice(0, 16), "time"), cell(one.action), head(one.release),
     cell(one.approver ? `${one.actor}, approved by ${one.approver}` : one.actor), cell(one.reason, "long"),
-    documentsCell(data.documents[one.release] || []))), "No release was activated yet.");
+    documentsCell(data.documents[one.release] || []))), data.trials_problem || "No release was activated yet.");
   showTrials(data);
   showDrift(data.drift);
 }
@@ -207,7 +215,9 @@ function showDrift(drift) {
       summary.replaceChildren("No report: run ", element("code", {}, "tollgate monitor --every 60s --metrics STATE/monitor.prom --report STATE/monitor.html"), ", with this server's state folder for STATE.");
     } else {
       const judged = drift.windows.map(([release, kind, all, drifted]) => `${release}: ${count(drifted)} of ${count(all)} ${kind === "day" ? "days" : "windows"} drifted`);
-      const parts = [drift.looked_s ? `the monitor looked at ${utc(drift.looked_s)} UTC` : "the monitor has not looked yet", ...judged];
+      const parts = [drift.looked_s ? `the monitor looked at ${utc(drift.looked_s)} UTC` : "the monitor has not looked yet"];
+      if (drift.decided_s) parts.push(`its newest decision is of ${utc(drift.decided_s)} UTC`);
+      parts.push(...judged);
       summary.replaceChildren(parts.join("; "));
       if (drift.href) summary.append(" · ", element("a", { href: drift.href, target: "_blank", rel: "noopener" }, "report"));
     }
@@ -266,8 +276,16 @@ function updateCharts() {
   $("chart-latency").setAttribute("aria-label", `Latency of the whole decision; now p50 ${ms(last[2])} ms, p99 ${ms(last[3])} ms`);
 }
 
+// A release may change the outcomes; points of other outcomes are not theirs.
+function setWords(found) {
+  if (found.join() === words.join()) return;
+  words = found;
+  points = [];
+  drawCharts();
+}
+
 function addPoints(data) {
-  if (data.words.join() !== words.join() || !charts.length) { words = data.words; charts.length && drawCharts(); }
+  setWords(data.words);
   if (!data.points.length) return;
   points.push(...data.points);
   const first = points[points.length - 1][0] - CHART_S;
@@ -278,7 +296,7 @@ function addPoints(data) {
 // Polls -----------------------------------------------------------------------------
 
 async function get(path, query = {}) {
-  const found = await fetch(`${ROOT}/data/${path}?${new URLSearchParams(query)}`, { signal: AbortSignal.timeout(8000) });
+  const found = await fetch(`${ROOT}/data/${path}?${new URLSearchParams(query)}`, { signal: AbortSignal.timeout(path === "decision" ? 20000 : 8000) });
   if (found.status === 401) { location.assign(ROOT); throw new Error("signed out"); }
   const data = await found.json();
   if (!found.ok) throw Object.assign(new Error(data.problem || found.statusText), { answered: true });
@@ -287,39 +305,44 @@ async function get(path, query = {}) {
 
 async function poll() {
   clearTimeout(timer);
-  const chosen = product;
+  const mine = ++polls;
+  const chosen = { product };
   try {
     const after = points.length ? points[points.length - 1][0] : 0;
-    const [overview, live, records] = await Promise.all([get("overview"), get("live", { product: chosen }), get("records", { product: chosen })]);
-    const chart = await get("points", { product: chosen, after });
-    if (chosen === product) {
-      showOverview(overview); showLive(live); showRecords(records); addPoints(chart);
-      answered = performance.now();
-    }
+    const [overview, live, records] = await Promise.all([get("overview"), get("live", chosen), get("records", chosen)]);
+    const chart = await get("points", { ...chosen, after });
+    if (mine !== polls) return;
+    showLive(live); showOverview(overview); showRecords(records); addPoints(chart);
+    answered = performance.now();
+    answeredAt = utc(Date.now() / 1000);
+    failure = "";
   } catch (error) {
-    if (error.answered) problem = error.message;
+    if (mine !== polls) return;
+    failure = error.answered ? error.message : "";
   }
   showAge();
   clearTimeout(timer);
   if (!document.hidden) timer = setTimeout(poll, EVERY_MS);
 }
 
+// The text of the banner stays the same while it is shown: it is read aloud at a change.
 function showAge() {
-  const seconds = (performance.now() - answered) / 1000;
-  const stale = answered > 0 && seconds > STALE_AFTER_S;
-  $("age").textContent = !answered ? "loading …" : `${ago(seconds)} old`;
-  const never = !answered && performance.now() > STALE_AFTER_S * 1000;
-  const text = stale ? `The server does not answer: these figures are ${ago(seconds)} old.`
-    : never ? "The server does not answer; no figures yet." : problem;
+  const now = performance.now();
+  const stale = now - Math.max(answered, shown) > STALE_AFTER_S * 1000;
+  $("age").textContent = answered ? `${ago((now - answered) / 1000)} old` : "loading …";
+  const figures = answered ? `the figures are those of ${answeredAt} UTC` : "no figures yet";
+  const text = stale ? `${failure || "The server does not answer"}; ${figures}.` : problem;
   const banner = $("banner");
   if (banner.textContent !== text) banner.textContent = text;
   banner.hidden = !text;
-  document.body.classList.toggle("stale", stale);
+  document.body.classList.toggle("stale", stale && answered > 0);
 }
 
 document.addEventListener("visibilitychange", () => {
   clearTimeout(timer);
-  if (!document.hidden) poll();
+  if (document.hidden) return;
+  shown = performance.now();
+  poll();
 });
 
 // Products as tabs ------------------------------------------------------------------
@@ -333,11 +356,28 @@ function choose(tab) {
   product = tab.dataset.product;
   $("main").setAttribute("aria-labelledby", tab.id);
   history.replaceState(null, "", `#${encodeURIComponent(product)}`);
+  lookups += 1;
+  $("decision").replaceChildren();
+  blank();
+  poll();
+}
+
+// Remove the figures of the product that was shown before.
+function blank() {
   points = [];
+  target = 0;
   drawn.clear();
   drawCharts();
-  $("decision").replaceChildren();
-  poll();
+  for (const one of document.querySelectorAll("#tiles dd")) {
+    one.textContent = one.className.startsWith("note") ? "" : "…";
+    one.classList.remove("good", "warn", "bad");
+  }
+  for (const one of document.querySelectorAll("table[id]")) {
+    const columns = one.tHead.rows[0].cells.length;
+    one.tBodies[0].replaceChildren(element("tr", {}, element("td", { class: "soft", colspan: columns }, "loading …")));
+  }
+  $("drift-summary").textContent = "loading …";
+  $("trials").replaceChildren(soft("loading …"));
 }
 
 for (const tab of tabs) {
@@ -359,15 +399,13 @@ $("decision-form").addEventListener("submit", async (event) => {
   event.preventDefault();
   const id = $("decision-id").value.trim();
   if (!id) return;
-  $("decision").replaceChildren(soft(`looking for ${id} …`));
+  const mine = ++lookups;
+  const show = (...parts) => { if (mine === lookups) $("decision").replaceChildren(...parts); };
+  show(soft(`looking for ${id} …`));
   try {
-    const query = new URLSearchParams({ product, id });
-    const found = await fetch(`${ROOT}/data/decision?${query}`);
-    if (found.status === 401) { location.assign(ROOT); return; }
-    const data = await found.json();
-    $("decision").replaceChildren(...(found.ok ? explanation(data) : [element("p", { class: "bad" }, data.problem)]));
-  } catch {
-    $("decision").replaceChildren(element("p", { class: "bad" }, "The server does not answer."));
+    show(...explanation(await get("decision", { product, id })));
+  } catch (error) {
+    show(element("p", { class: "bad" }, error.answered ? error.message : "The server does not answer."));
   }
 });
 
@@ -391,18 +429,19 @@ function explanation(one) {
   if (one.unexplained) parts.push(soft(`No exact contributions: ${one.unexplained}`));
   else if (!one.contributions.length) parts.push(soft("No feature contributed: the rule decided before the model."));
   else {
+    const worse = one.threshold && one.threshold.lower ? -1 : 1; // the severe direction
     const most = Math.max(...one.contributions.map((each) => Math.abs(each.amount)), 1e-9);
     parts.push(element("h3", {}, `Features, by how far they moved the score’s margin (${one.expected.toFixed(4)} before, ${one.margin.toFixed(4)} after)`),
       table("Features that moved the score", ["feature", "#value", "#moved by", ""], one.contributions.map((each) => element("tr", {},
         head(each.feature), number(String(Number(each.value.toPrecision(6)))), number((each.amount >= 0 ? "+" : "") + each.amount.toFixed(4)),
-        meter(Math.abs(each.amount) / most, each.feature, each.amount > 0 ? 2 : 0)))));
+        meter(Math.abs(each.amount) / most, each.feature, each.amount * worse > 0 ? 2 : 0)))));
   }
   return parts;
 }
 
 // Start -----------------------------------------------------------------------------
 
-const linked = tabs.find((one) => one.dataset.product === decodeURIComponent(location.hash.slice(1)));
+const linked = tabs.find((one) => `#${encodeURIComponent(one.dataset.product)}` === location.hash);
 if (linked) choose(linked);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawCharts);
 let width = 0;
