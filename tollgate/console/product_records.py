@@ -292,7 +292,9 @@ class ProductRecords:
             f"documents {model} {version}",
             [folder],
             lambda: [
-                Document(text, model, version, f"/console/files/{model}/{version}/{name}")
+                Document(
+                    text, model, version, f"/console/files/{model}/{version}/{name}"
+                )
                 for name, text in DOCUMENTS.items()
                 if (folder / name).is_file()
             ],

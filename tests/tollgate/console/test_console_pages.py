@@ -41,7 +41,8 @@ def ask(
     """Request a page; return status, headers and body."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
-        connection.request(method, path, body=urlencode(form or {}))
+        headers = {"Customer": "customer-7"}
+        connection.request(method, path, urlencode(form or {}), headers)
         answer = connection.getresponse()
         return answer.status, answer.headers, answer.read()
     finally:
@@ -98,7 +99,7 @@ def test_an_error_is_answered_and_the_other_pages_go_on(
 
     class Broken:
         def respond(self, request: AdminRequest) -> AdminResponse:
-            raise KeyError("customer-7")
+            raise KeyError(request.headers["customer"])
 
     with admin_port(Broken()) as port:
         status, _, body = ask(port, "/console")

@@ -274,7 +274,5 @@ def test_labels_are_read_with_their_escapes() -> None:
     found = parse_counter(
         r'tollgate_rows_total{product="a\"b\\n\nc",kind="decided, {odd}"}'
     )
-    assert found == Counter(
-        "tollgate_rows_total", 'a"b\\n\nc', ("decided, {odd}",)
-    )
+    assert found == Counter("tollgate_rows_total", 'a"b\\n\nc', ("decided, {odd}",))
     assert parse_counter('nv_inference_count{model="x"}') is None
