@@ -12,6 +12,8 @@ budget raise it, but not far, since these may be faults too.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -60,9 +62,14 @@ class MachineReadings(msgspec.Struct, frozen=True, eq=False):
 
     def rows(self) -> list[I64]:
         """Return the positions of each machine's readings in the order of time."""
-        order = np.lexsort((self.time_us, self.machine))
-        stops = np.flatnonzero(np.diff(self.machine[order])) + 1
-        return np.split(order, stops)
+        return rows_of_machines(self.machine, self.time_us)
+
+
+def rows_of_machines(machine: I64, time_us: I64) -> list[I64]:
+    """Return the positions of each machine's readings in the order of time."""
+    order = np.lexsort((time_us, machine))
+    stops = np.flatnonzero(np.diff(machine[order])) + 1
+    return np.split(order, stops)
 
 
 def usual_budget(interval_us: int) -> float:
@@ -93,8 +100,9 @@ def budget_rule(
         false_alarms_per_day: Of one machine.
 
     Raises:
-        InputError: The budget is not positive, or the readings are fewer than 720 with
-            full windows.
+        InputError: The budget is not positive, the readings are fewer than 720 with
+            full windows, or their blocks have too little in common with a Gumbel
+            distribution: most have the same largest surprise.
     """
     if not 0 < false_alarms_per_day < np.inf:
         problem = f"{false_alarms_per_day:g} is not above 0"
@@ -108,6 +116,10 @@ def budget_rule(
             "follow each other"
         )
         raise InputError("readings", problem)
+    low, high = np.quantile(blocks, _QUANTILES)
+    if not high > low:
+        problem = "rarely change: the largest surprises of most blocks are the same"
+        raise InputError("readings", problem)
     share = false_alarms_per_day * BLOCK_READINGS * interval_us / _DAY_US
     usual = alarm_rule(interval_us)
     alarm = extrapolated_level(blocks, share)
@@ -115,14 +127,30 @@ def budget_rule(
     surprise = np.where(known, surprise, np.float32(0))
     for rise in np.linspace(1.0, _MOST_RISE, _STEPS):
         level = middle + rise * (alarm - middle)
-        found, days = _held_out(readings, surprise, rule=usual, level=level)
-        if found <= max(false_alarms_per_day * days, 1.0):
+        rule = msgspec.structs.replace(usual, watch=level, alarm=level)
+        found, days = held_out_alarms(readings, surprise, rule=rule)
+        if len(found) <= allowed_alarms(false_alarms_per_day, days=days):
             break
     watch = middle + rise * (extrapolated_level(blocks, WATCH_TIMES * share) - middle)
     scores = apply_curve(detector.calibration, np.array([watch, level], np.float32))
-    # Nine decimals tell any two scores below 1 apart.
-    low, high = (round(float(one), 9) for one in scores)
-    return msgspec.structs.replace(usual, watch=min(low, high), alarm=high)
+    first, second = (score_threshold(detector, float(one)) for one in scores)
+    return msgspec.structs.replace(usual, watch=min(first, second), alarm=second)
+
+
+def score_threshold(detector: Detector, score: float) -> float:
+    """
+    Return the threshold that a score reaches, and a reading without surprise does not.
+
+    It has nine decimals, which distinguish any two scores below 1, and is rounded down:
+    many readings may have just this score.
+    """
+    least = detector.calibration.value[1]
+    return math.floor(max(score, least) * 1e9) / 1e9
+
+
+def allowed_alarms(false_alarms_per_day: float, *, days: float) -> float:
+    """Return how many alarms of held-out readings a budget allows; at least one."""
+    return max(false_alarms_per_day * days, 1.0)
 
 
 def extrapolated_level(blocks: F64, share: float) -> float:
@@ -152,15 +180,26 @@ def _block_maxima(readings: MachineReadings, surprise: F32, *, usable: Bool) -> 
     return together
 
 
-def _held_out(
-    readings: MachineReadings, surprise: F32, *, rule: AlarmRule, level: float
-) -> tuple[int, float]:
-    """Count alarms of held-out readings, and their machine-days."""
-    alarms, days = 0, 0.0
-    one = msgspec.structs.replace(rule, watch=level, alarm=level)
+def held_out_alarms(
+    readings: MachineReadings, score: F32, *, rule: AlarmRule
+) -> tuple[I64, float]:
+    """
+    Find the alarms that begin after the time that the detector learned from.
+
+    Args:
+        readings: The readings.
+        score: Their scores, or other values that the thresholds apply to; [N].
+        rule: Thresholds and hysteresis.
+
+    Returns:
+        Positions of the readings with which they begin, int64 [A]; the machine-days of
+        the held-out readings.
+    """
+    found, days = [np.empty(0, np.int64)], 0.0
     for rows in readings.rows():
         times = readings.time_us[rows]
         later = ~readings.trained[rows]
-        alarms += int(later[alarm_onsets(surprise[rows], times, one)].sum())
+        onsets = alarm_onsets(score[rows], times, rule)
+        found.append(rows[onsets[later[onsets]]])
         days += float(np.ptp(times[later])) / _DAY_US if later.any() else 0.0
-    return alarms, days
+    return np.concatenate(found), days

@@ -526,7 +526,9 @@ def score_curve(surprise: npt.ArrayLike) -> Curve:
 def _last_step(at: F64, share: F64) -> float:
     """Return the growth over which the share fell to its last tenth."""
     before = min(int(np.searchsorted(-share, -10 * share[-1])), len(at) - 2)
-    return float((at[-1] - at[before]) / np.log10(share[before] / share[-1]))
+    fall = float(np.log10(share[before] / share[-1]))
+    # Without a fall, all rows have the same measure: it is the only scale.
+    return float(at[-1] - at[before]) / (fall or 1.0)
 
 
 def _knots(values: F64) -> tuple[F64, F64]:

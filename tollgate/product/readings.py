@@ -19,20 +19,23 @@ import numpy.typing as npt
 
 from tollgate.detection.alarm_budget import (
     MachineReadings,
+    allowed_alarms,
     budget_rule,
+    held_out_alarms,
+    score_threshold,
     usual_budget,
 )
 from tollgate.detection.alarms import (
     ALARM_SCORE,
     WATCH_SCORE,
     AlarmRule,
-    alarm_onsets,
     alarm_rule,
 )
 from tollgate.detection.detector import (
     FEWEST_READINGS,
     Detector,
     detector_scores,
+    sensor_surprise,
     train_detector,
 )
 from tollgate.detection.reading_features import (
@@ -46,7 +49,7 @@ from tollgate.errors import ArgumentError, InputError
 from tollgate.features.offline import build
 from tollgate.features.spec.description import duration_text
 from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
-from tollgate.history import History, history_of
+from tollgate.history import history_of
 from tollgate.pipeline import ProgressBar, no_progress_bar, publish_and_release
 from tollgate.policy import POLICY_FILE
 from tollgate.product.creation import ServingTrial, check_staged, run_serving_trial
@@ -83,7 +86,6 @@ _MOST_NAMED = 8  # sensors; with more, 63 codes do not name each window
 _STUCK_SHARE = 0.02  # of the readings; a sensor that rests more often is not stuck
 _LATENCY_OBJECTIVE_MS = 200
 _STORE_DEADLINE_MS = 20  # the same share of the objective as a payment's 5 of 50 ms
-_DAY_US = 86_400_000_000
 
 
 class CreatedReadings(msgspec.Struct, frozen=True, eq=False):
@@ -205,20 +207,21 @@ def _create(
         interval_us=features.interval_us,
         report=report,
     )
-    alarms, days = _held_out_alarms(
-        history, score, table.key, rule=rule, trained=trained
-    )
+    alarms, days = held_out_alarms(readings, score, rule=rule)
     report(
         "detector",
-        f"trained on {int(trained.sum()):,} readings; {alarms} alarms in "
+        f"trained on {int(trained.sum()):,} readings; {len(alarms)} alarms in "
         f"{days:.1f} machine-days after them",
     )
+    if budget is not None and len(alarms) > allowed_alarms(budget, days=days):
+        report("note", excess_note(detector, vectors[alarms], allowed=budget * days))
     _write_texts(
         staged,
         spec,
         table,
         features=features,
         rule=rule,
+        budget=budget,
         vectors=vectors[trained],
         source=choices.table,
     )
@@ -251,7 +254,7 @@ def _create(
         features=features,
         rule=rule,
         budget=budget,
-        alarms=alarms,
+        alarms=len(alarms),
         machine_days=days,
         trial=trial,
     )
@@ -284,7 +287,8 @@ def chosen_rule(
                 false_alarms_per_day=budget,
             )
         except InputError as exc:
-            report("note", f"thresholds are shares of the readings: {exc}")
+            text = f"thresholds are shares of the readings, which {exc.problem}"
+            report("note", text)
         else:
             report(
                 "thresholds",
@@ -295,10 +299,29 @@ def chosen_rule(
     known = readings.features[:, detector.readings] >= detector.fewest_readings
     score = detector_scores(detector, readings.features[known & readings.trained])
     watch, alarm = (
-        round(float(np.quantile(score, 1 - share)), 9)
+        score_threshold(detector, float(np.quantile(score, 1 - share)))
         for share in alarm_shares(choices)
     )
     return msgspec.structs.replace(usual, watch=watch, alarm=alarm), None
+
+
+def excess_note(detector: Detector, vectors: F32, *, allowed: float) -> str:
+    """
+    Describe alarms beyond the budget, and name the sensor that causes most of them.
+
+    Args:
+        vectors: The readings with which the alarms begin; [A, F].
+        allowed: How many alarms the budget allows.
+    """
+    surprises = [sensor_surprise(vectors, one) for one in detector.sensors]
+    counts = np.bincount(np.argmax(surprises, axis=0))
+    most = int(np.argmax(counts))
+    return (
+        f"{len(vectors)} alarms after the training, where the budget allows "
+        f"{allowed:.2g}: in {counts[most]} of them {detector.sensors[most].name} "
+        "surprises most. If such readings are normal, leave it out with `drop`, or "
+        "create the product from a table that has them more often"
+    )
 
 
 def alarm_shares(choices: ReadingChoices) -> tuple[float, float]:
@@ -341,27 +364,6 @@ def _write_spec(staged: Path, product: str, text: str) -> FeatureSpec:
     return load_spec(path)
 
 
-def _held_out_alarms(
-    history: History,
-    score: F32,
-    key: str,
-    *,
-    rule: AlarmRule,
-    trained: npt.NDArray[np.bool_],
-) -> tuple[int, float]:
-    """Count the alarms after the trained time, and the machine-days."""
-    alarms, days = 0, 0.0
-    time_us, code = history.event_time_us, history.entity_codes(key)
-    for machine in range(int(code.max()) + 1):
-        rows = np.flatnonzero(code == machine)
-        rows = rows[np.argsort(time_us[rows], kind="stable")]
-        onsets = rows[alarm_onsets(score[rows], time_us[rows], rule)]
-        alarms += int((~trained[onsets]).sum())
-        later = time_us[rows[~trained[rows]]]
-        days += float(np.ptp(later)) / _DAY_US if len(later) else 0.0
-    return alarms, days
-
-
 def _write_texts(
     staged: Path,
     spec: FeatureSpec,
@@ -369,6 +371,7 @@ def _write_texts(
     *,
     features: ReadingFeatures,
     rule: AlarmRule,
+    budget: float | None,
     vectors: F32,
     source: Path,
 ) -> None:
@@ -388,7 +391,12 @@ def _write_texts(
         f"{product}/{SLO_FILE}": slo_text(product, objective_ms=_LATENCY_OBJECTIVE_MS),
         f"{product}/{SCRIPT_FILE}": render(
             "tollgate/product/templates/reading_train.py.j2",
-            {"product": product, "script": SCRIPT_FILE, "table": str(source.resolve())},
+            {
+                "product": product,
+                "script": SCRIPT_FILE,
+                "table": str(source.resolve()),
+                "false_alarms": budget,
+            },
         ),
     }
     for name, text in texts.items():

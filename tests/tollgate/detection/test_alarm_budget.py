@@ -16,11 +16,18 @@ from tollgate.detection.alarm_budget import (
     MachineReadings,
     budget_rule,
     extrapolated_level,
+    held_out_alarms,
+    score_threshold,
     usual_budget,
 )
-from tollgate.detection.alarms import alarm_onsets
-from tollgate.detection.detector import detector_scores, train_detector
-from tollgate.detection.reading_features import build_features, propose_features
+from tollgate.detection.alarms import AlarmRule, alarm_onsets
+from tollgate.detection.detector import MOST_SCORE, detector_scores, train_detector
+from tollgate.detection.reading_features import (
+    READINGS,
+    build_features,
+    propose_features,
+    sensor_features,
+)
 from tollgate.errors import InputError
 
 DAY_US = 86_400 * 10**6
@@ -119,3 +126,52 @@ def test_an_impossible_budget_or_too_few_readings_are_refused(plant):
     none = msgspec.structs.replace(readings, trained=np.zeros_like(readings.trained))
     with pytest.raises(InputError, match="too few: thresholds need 720"):
         budget_rule(detector, none, interval_us=interval_us, false_alarms_per_day=0.1)
+
+
+def test_a_sensor_that_mostly_rests_has_no_budget():
+    """Of 100 blocks 10 have a surprise: a level of 0 would be one alarm for ever."""
+    names = (READINGS, "s", *sensor_features("s"))
+    vectors = np.zeros((3_600, len(names)), np.float32)
+    vectors[:, 0] = 500
+    moves = np.arange(0, 3_600, 360)
+    vectors[moves[:, None] + np.arange(6), 1:] = np.linspace(1, 2, 6)[:, None]
+    detector = train_detector(vectors, names, sensors=["s"])
+    readings = MachineReadings(
+        features=vectors,
+        machine=np.zeros(3_600, np.int64),
+        time_us=np.arange(3_600) * 1_000_000,
+        trained=np.ones(3_600, np.bool_),
+    )
+    with pytest.raises(InputError, match="rarely change"):
+        budget_rule(
+            detector, readings, interval_us=1_000_000, false_alarms_per_day=8.64
+        )
+    score = detector_scores(detector, vectors)
+    threshold = score_threshold(detector, float(np.quantile(score, 0.9)))
+    assert (score >= threshold).sum() == 60
+
+
+def test_every_score_reaches_its_own_threshold(plant):
+    """Also the highest; the next lower number of float32 does not."""
+    detector, _, _ = plant
+    highest = MOST_SCORE - np.arange(16, dtype=np.float32) * np.float32(2**-24)
+    usual = np.linspace(0.5, 0.9999, 999, dtype=np.float32)
+    for score in (*highest, *usual):
+        threshold = score_threshold(detector, float(score))
+        assert float(np.nextafter(score, np.float32(0))) < threshold <= float(score)
+
+
+def test_held_out_alarms_are_those_of_the_later_readings():
+    """Machine 1 alarms in both parts, machine 0 in none; 100 seconds each are left."""
+    score = np.zeros(400, np.float32)
+    machine = np.tile([0, 1], 200)
+    score[[101, 301, 303, 351]] = 1
+    readings = MachineReadings(
+        features=np.zeros((400, 1), np.float32),
+        machine=machine,
+        time_us=np.arange(400) // 2 * 1_000_000,
+        trained=np.arange(400) < 200,
+    )
+    found, days = held_out_alarms(readings, score, rule=AlarmRule(watch=1, alarm=1))
+    assert found.tolist() == [301, 351]
+    assert days == pytest.approx(2 * 99 / 86_400)

@@ -263,6 +263,17 @@ def test_a_curve_without_rows_is_flat_and_rises_once():
     assert len(score_curve(np.zeros(100)).at) >= 2
 
 
+def test_a_measure_that_never_varies_is_no_surprise():
+    """All rows have 2: only more than that surprises."""
+    for curve in (
+        surprise_curve(np.full(1_000, 2.0)),
+        score_curve(np.full(1_000, 2.0)),
+    ):
+        found = apply_curve(curve, np.array([0, 2, 4, 8], np.float32))
+        assert found[:2].tolist() == [0, 0]
+        assert 0 < found[2] < found[3] < np.inf
+
+
 def test_a_curve_interpolates_between_its_knots():
     """numpy.interp is the reference within the knots."""
     curve = Curve((0.0, 1.0, 4.0), (0.0, 2.0, 3.0), continues=False)
