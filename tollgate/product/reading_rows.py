@@ -84,6 +84,13 @@ class ReadingRows(msgspec.Struct, frozen=True, eq=False):
     rows: I64
     notes: tuple[str, ...]
 
+    def pairs(self) -> tuple[I64, I64]:
+        """Return the places of readings, and of the next ones of their machines."""
+        code = self.machines.rank("dense").to_numpy()
+        order = np.lexsort((self.times_us.to_numpy(), code))
+        same = code[order[1:]] == code[order[:-1]]
+        return order[:-1][same], order[1:][same]
+
 
 def usable_rows(table: pl.DataFrame, columns: ReadingColumns) -> ReadingRows:
     """
@@ -160,8 +167,8 @@ def _machines(
         problem = (
             f"{len(known) - known.n_unique():,} of {len(table):,} rows have the time "
             f"of another row, such as {_moment(first)}, so they are of several "
-            f"machines: name the column with the ids of the machines, one of "
-            f"{', '.join(table.columns)}"
+            f"machines, or the times lack fractions of a second: name the column with "
+            f"the ids of the machines, one of {', '.join(table.columns)}"
         )
         raise ArgumentError("entity", f"{problem:.400}")
     return pl.repeat(ONLY_MACHINE, len(table), dtype=pl.String, eager=True)

@@ -44,7 +44,8 @@ class ReadingChoices(msgspec.Struct, frozen=True, kw_only=True):
         time: Column with the time of each reading.
         id: Column with an id of each reading; None makes ids of machine and time.
         drop: Columns to leave out.
-        keep: Columns that are sensors, though they look like labels or there are many.
+        keep: Columns that are sensors, though they look like labels or counters, or
+            there are many.
         watch_share, alarm_share: Shares of normal readings whose score may reach the
             level; None for the defaults.
         false_alarms: False alarms of a machine in a day that thresholds are chosen for;
@@ -114,7 +115,9 @@ def read_readings(choices: ReadingChoices) -> ReadingTable:
     notes += found.notes
     taken = {choices.time, choices.machine, choices.id, *choices.drop}
     free = [name for name in table.columns if name not in taken]
-    chosen = choose_sensors(table, free, rows=found.rows, keep=choices.keep)
+    chosen = choose_sensors(
+        table, free, rows=found.rows, pairs=found.pairs(), keep=choices.keep
+    )
     notes += chosen.notes
     dropped = dict.fromkeys(choices.drop, "excluded on request")
     excluded = {**dropped, **chosen.excluded}

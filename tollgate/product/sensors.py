@@ -56,7 +56,12 @@ class Sensors(msgspec.Struct, frozen=True, eq=False):
 
 
 def choose_sensors(
-    table: pl.DataFrame, columns: Sequence[str], *, rows: I64, keep: Collection[str]
+    table: pl.DataFrame,
+    columns: Sequence[str],
+    *,
+    rows: I64,
+    pairs: tuple[I64, I64],
+    keep: Collection[str],
 ) -> Sensors:
     """
     Choose the columns of numbers that vary.
@@ -68,7 +73,8 @@ def choose_sensors(
         table: The table.
         columns: Its columns without another role.
         rows: Positions of the usable rows.
-        keep: Columns that are sensors although their names are those of labels.
+        pairs: Places among these of a reading, and of the next one of its machine.
+        keep: Columns that are sensors although they look like labels or counters.
     """
     values: dict[str, pl.Series] = {}
     ranges, excluded, notes = {}, {}, []
@@ -76,7 +82,7 @@ def choose_sensors(
         column = table[name].gather(rows)
         found = reserved_reason(name) or _numbers(column)
         if not isinstance(found, str) and name not in keep:
-            found = _label_reason(found) or found
+            found = _label_reason(found) or _counter_reason(found, pairs) or found
         if isinstance(found, str):
             excluded[name] = found
             continue
@@ -140,6 +146,22 @@ def _label_reason(values: pl.Series) -> str | None:
         f"looks like a label, not a sensor: it is {shown}; choose it with `keep` to "
         "make it a sensor"
     )
+
+
+def _counter_reason(values: pl.Series, pairs: tuple[I64, I64]) -> str | None:
+    """Return the reason why a column counts or numbers the rows, if it does."""
+    numbers = values.to_numpy()
+    steps = numbers[pairs[1]] - numbers[pairs[0]]
+    steps = steps[np.isfinite(steps)]
+    if values.n_unique() <= _MOST_CLASSES or not len(steps):
+        return None
+    for never, word in (((steps >= 0).all(), "rises"), ((steps <= 0).all(), "falls")):
+        if never:
+            return (
+                f"only {word}, like a counter: each reading is unlike the past; choose "
+                "it with `keep` to make it a sensor"
+            )
+    return None
 
 
 def _without_outliers(values: pl.Series, rows: I64) -> tuple[pl.Series, list[str]]:

@@ -13,6 +13,7 @@ from tollgate.errors import ArgumentError, InputError
 from tollgate.product.reading_rows import (
     ONLY_MACHINE,
     ReadingColumns,
+    ReadingRows,
     far_times,
     training_rows,
     usable_rows,
@@ -23,6 +24,8 @@ from tollgate.product.table_reading import read_table
 
 MINUTE_US = 60_000_000
 START_US = 1_700_000_000_000_000
+# Of 200 readings of one machine, each and the next.
+PAIRS = np.arange(199), np.arange(1, 200)
 
 
 def readings(count: int = 200, **columns: object) -> pl.DataFrame:
@@ -128,6 +131,7 @@ def test_bad_cells_of_a_sensor_are_missing_and_named() -> None:
         readings().with_columns(v=texts, w=mostly),
         ["v", "w"],
         rows=np.arange(200),
+        pairs=PAIRS,
         keep=(),
     )
     assert list(found.values) == ["v"]
@@ -142,13 +146,13 @@ def test_bad_cells_of_a_sensor_are_missing_and_named() -> None:
 def test_one_absurd_number_sets_no_range() -> None:
     """The range follows from the others: at most 14, so 1,000 on both sides."""
     table = readings().with_columns(v=readings()["v"].scatter(60, 1e30))
-    found = choose_sensors(table, ["v"], rows=np.arange(200), keep=())
+    found = choose_sensors(table, ["v"], rows=np.arange(200), pairs=PAIRS, keep=())
     assert found.ranges["v"] == (-1_000.0, 1_000.0)
     assert found.values["v"].null_count() == 1
     assert "(1e+30 in row 61)" in found.notes[0]
     # A spike of a fault stays: 20 times as large as usual.
     spike = readings().with_columns(v=readings()["v"].scatter(60, 200.0))
-    found = choose_sensors(spike, ["v"], rows=np.arange(200), keep=())
+    found = choose_sensors(spike, ["v"], rows=np.arange(200), pairs=PAIRS, keep=())
     assert found.notes == ()
     assert found.values["v"][60] == 200.0
 
@@ -160,13 +164,51 @@ def test_labels_are_no_sensors(name: str) -> None:
     """Unless the user names the column; a number that is not a class is a sensor."""
     flags = [float(at % 50 == 0) for at in range(200)]
     table = readings().with_columns(pl.Series(name, flags))
-    found = choose_sensors(table, ["v", name], rows=np.arange(200), keep=())
+    found = choose_sensors(
+        table, ["v", name], rows=np.arange(200), pairs=PAIRS, keep=()
+    )
     assert list(found.values) == ["v"]
     assert "looks like a label, not a sensor: it is 0, 1" in found.excluded[name]
-    found = choose_sensors(table, ["v", name], rows=np.arange(200), keep=(name,))
+    found = choose_sensors(
+        table, ["v", name], rows=np.arange(200), pairs=PAIRS, keep=(name,)
+    )
     assert list(found.values) == ["v", name]
     smooth = table.with_columns(pl.col("v").alias(name))
-    assert name in choose_sensors(smooth, [name], rows=np.arange(200), keep=()).values
+    assert (
+        name
+        in choose_sensors(
+            smooth, [name], rows=np.arange(200), pairs=PAIRS, keep=()
+        ).values
+    )
+
+
+def test_counters_are_no_sensors() -> None:
+    """Of two machines that take turns, hours only rise; wear falls once, and stays."""
+    times = pl.Series([at // 2 for at in range(200)])
+    machines = pl.Series([f"m{at % 2}" for at in range(200)])
+    hours = np.arange(200) // 2 * 0.1 + np.arange(200) % 2 * 5_000
+    fuel = 900.0 - np.arange(200) // 6
+    table = pl.DataFrame({"hours": hours, "fuel": fuel, "wear": hours})
+    table = table.with_columns(wear=pl.Series(hours).scatter(150, 0.0))
+    rows = ReadingRows(
+        ids=machines, times_us=times, machines=machines, rows=np.arange(200), notes=()
+    )
+    pairs = rows.pairs()
+    found = choose_sensors(
+        table, table.columns, rows=np.arange(200), pairs=pairs, keep=()
+    )
+    assert list(found.values) == ["wear"]
+    assert found.excluded["hours"].startswith("only rises, like a counter")
+    assert found.excluded["fuel"].startswith("only falls, like a counter")
+    every = choose_sensors(
+        table, table.columns, rows=np.arange(200), pairs=pairs, keep=("hours",)
+    )
+    assert list(every.values) == ["hours", "wear"]
+    steady = table.with_columns(hours=pl.Series([0.0] * 100 + [1.0] * 100))
+    switch = choose_sensors(
+        steady, ["hours"], rows=np.arange(200), pairs=pairs, keep=()
+    )
+    assert list(switch.values) == ["hours"]
 
 
 def test_of_many_columns_those_that_repeat_least_are_sensors() -> None:
@@ -180,7 +222,11 @@ def test_of_many_columns_those_that_repeat_least_are_sensors() -> None:
     }
     table = pl.DataFrame(columns)
     found = choose_sensors(
-        table, table.columns, rows=np.arange(2_000), keep=("b3", "b7")
+        table,
+        table.columns,
+        rows=np.arange(2_000),
+        pairs=(np.arange(1_999), np.arange(1, 2_000)),
+        keep=("b3", "b7"),
     )
     assert sorted(int(name[1:]) for name in found.values) == list(range(16))
     assert {"b3", "b7"} <= set(found.values)

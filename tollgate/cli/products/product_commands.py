@@ -121,8 +121,8 @@ def new(
     keep: Annotated[
         list[str] | None,
         typer.Option(
-            help="Column to use although it seems to reveal the outcome, or is named "
-            "like a label." + _AGAIN,
+            help="Column to use although it seems to reveal the outcome, or looks like "
+            "a label or a counter." + _AGAIN,
             rich_help_panel=_ROLES,
         ),
     ] = None,
