@@ -233,8 +233,23 @@ def _sorted_readings(table: pl.DataFrame, machine: str) -> tuple[I64, I64]:
     return code[order], times[order]
 
 
+def median_interval_us(code: I64, time_us: I64) -> int:
+    """
+    Return the median time between readings of one machine, at least 1 ms.
+
+    Args:
+        code: Number of the machine of each reading, in any order; [N].
+        time_us: Their times; [N].
+
+    Raises:
+        InputError: No machine has readings at two times.
+    """
+    order = np.lexsort((time_us, code))
+    return _interval_us(code[order], time_us[order])
+
+
 def _interval_us(code: I64, time_us: I64) -> int:
-    """Return the median time between readings of one machine, at least 1 ms."""
+    """Return the median time between sorted readings of one machine."""
     gaps = np.diff(time_us)[code[1:] == code[:-1]]
     gaps = gaps[gaps > 0]
     if not len(gaps):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -25,11 +26,13 @@ from tollgate.product.readings import (
     alarm_shares,
     chosen_rule,
     create_readings,
+    excess_note,
 )
 from tollgate.repository.releases.release_file import find_current
 from tollgate.repository.slo import read_slo
 from tollgate.server.serving.embedded import serve
 from tollgate.simulate.plant import Plant, simulate_plant
+from tollgate.templating import yaml_number
 from tollgate_client import Client, InvalidRequest
 
 INTERVAL_S = 300
@@ -332,7 +335,7 @@ def test_stuck_missing_and_absurd_sensors_are_named(
 def test_train_py_publishes_a_detector_of_a_newer_table(
     created: tuple[Path, CreatedReadings], tmp_path: Path
 ) -> None:
-    """Its table has no ids, and a bad cell; the active release stays."""
+    """And a policy with its thresholds. Its table has a bad cell; the release stays."""
     repository, _ = created
     served = tmp_path / "models"
     shutil.copytree(repository, served)
@@ -351,6 +354,24 @@ def test_train_py_publishes_a_detector_of_a_newer_table(
     assert "such as 'broken' in row 8: they count as missing" in done.stdout
     assert "vectors online = offline in every bit" in done.stdout
     assert "release activate --product plant" in done.stdout
+    assert "--set model=2 --set decision=2 " in done.stdout.splitlines()[-1]
+    old, new = (
+        (served / "plant_decision" / version / "policy.yaml").read_text()
+        for version in ("1", "2")
+    )
+    (watch,), (alarm,) = (
+        re.findall(rf"^  {word}: (0\.\d+)$", new, re.MULTILINE)
+        for word in ("watch", "alarm")
+    )
+    assert f"watch from {float(watch):.6f}, alarm from {float(alarm):.6f}" in (
+        done.stdout
+    )
+    _, made = created
+    numbers = {yaml_number(made.rule.watch): watch, yaml_number(made.rule.alarm): alarm}
+    for before, after in numbers.items():
+        assert before != after
+        old = old.replace(before, after)
+    assert new == old
     assert (served / "plant_model" / "2" / "model.onnx").is_file()
     current = find_current(served, product="plant")
     assert current is not None
@@ -426,3 +447,19 @@ def test_thresholds_are_the_scores_of_shares_or_of_a_budget(
     rule, budget = chosen(choices, apart)
     assert budget is None
     assert notes[-1].startswith("note: thresholds are shares of the readings")
+
+
+def test_more_alarms_than_the_budget_allows_name_a_sensor() -> None:
+    """Two of three readings are far from the past by b, and one by a."""
+    random = np.random.default_rng(5)
+    names = ("readings", *(n for s in "ab" for n in (s, *sensor_features(s))))
+    vectors = random.normal(0, 1, (3_000, len(names))).astype(np.float32)
+    vectors[:, 0] = 500
+    detector = train_detector(vectors, names, sensors=["a", "b"])
+    for row, sensor in enumerate("abb"):
+        for at, name in enumerate(names):
+            if name.startswith(f"{sensor}_") and name.endswith(("_shift", "_gap")):
+                vectors[row, at] = 50
+    text = excess_note(detector, vectors[:3], allowed=1.25)
+    assert text.startswith("3 alarms after the training, where the budget allows 1.2: ")
+    assert "in 2 of them b surprises most" in text
