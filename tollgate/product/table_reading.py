@@ -134,6 +134,12 @@ _TIME_FORMATS = (
     "%Y/%m/%d %H:%M:%S%.f",
     "%d/%m/%Y",
     "%m/%d/%Y",
+    "%d/%m/%Y %H:%M:%S%.f",
+    "%m/%d/%Y %H:%M:%S%.f",
+    "%d/%m/%Y %H:%M",
+    "%m/%d/%Y %H:%M",
+    "%d/%m/%Y %I:%M:%S %p",
+    "%m/%d/%Y %I:%M:%S %p",
 )
 _PLACED_ZERO = re.compile(r"0\d").pattern
 _MOST_TIME_US = 7_258_118_400_000_000  # 2200-01-01
@@ -273,16 +279,26 @@ def as_times_us(column: pl.Series) -> pl.Series:
 
 
 def _written_times(column: pl.Series) -> pl.Series:
-    """Parse texts in the format that reads most of them."""
+    """
+    Parse texts in the format that reads most of them.
+
+    If day and month can be either way round, it is the one with the shorter time.
+    """
     import polars as pl
 
     text = column.str.strip_chars()
     best = _counted_times(text.cast(pl.Float64, strict=False))
     for form in _TIME_FORMATS:
         read = text.str.to_datetime(form, strict=False, time_unit="us").cast(pl.Int64)
-        if read.null_count() < best.null_count():
+        if (read.null_count(), _span(read)) < (best.null_count(), _span(best)):
             best = read
     return best
+
+
+def _span(times: pl.Series) -> int:
+    """Return the time from the first to the last; 0 without any."""
+    known = times.drop_nulls().to_numpy()
+    return int(np.ptp(known)) if len(known) else 0
 
 
 def _counted_times(number: pl.Series) -> pl.Series:

@@ -62,6 +62,7 @@ def test_decimals_are_found_from_the_values(
         pl.Series(["2024-03-04 12:00:00"]),
         pl.Series(["04.03.2024 12:00"]),
         pl.Series(["2024/03/04 12:00:00"]),
+        pl.Series([" 04/03/2024 12:00:00 PM"]),
         pl.Series(["2024-03-04T12:00:00.000Z"]),
         pl.Series(["2024-03-04T07:00:00-05:00"]),
         pl.Series([NOON_US // 10**6]),
@@ -74,6 +75,14 @@ def test_decimals_are_found_from_the_values(
 def test_time_is_the_same_in_all_notations(column: pl.Series) -> None:
     """Datetimes with and without a zone, texts, and counts since 1970."""
     assert as_times_us(column).to_list() == [NOON_US]
+
+
+@pytest.mark.parametrize("form", ["%d/%m/%Y %H:%M:%S", "%m/%d/%Y %I:%M:%S %p"])
+def test_day_and_month_are_read_so_that_days_follow_each_other(form: str) -> None:
+    """From the 2nd to the 9th of March either could be the day."""
+    times = [dt.datetime(2024, 3, day, 12) for day in range(2, 10)]
+    texts = pl.Series([one.strftime(form) for one in times])
+    assert as_times_us(texts).cast(pl.Datetime("us")).to_list() == times
 
 
 def test_times_of_a_zone_with_daylight_saving_have_two_offsets() -> None:
