@@ -9,9 +9,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from tollgate.detection.alarm_budget import rows_of_machines
 from tollgate.detection.alarms import AlarmRule
 from tollgate.detection.benchmark import Comparison, compare_detectors
 from tollgate.detection.detection_quality import LabelledSeries
+from tollgate.detection.nab_score import window_bounds
 from tollgate.engine.onnx_session import OnnxSession
 from tollgate.engine.scoring_model import ScoringModel
 from tollgate.errors import InputError
@@ -93,6 +95,12 @@ def judge_readings(
     score = ScoringModel(session).probabilities(vectors)[:, 1]
     series, scores = _series(spec, history, vectors, score=score, windows=windows)
     comparisons = compare_detectors(series, scores, rules=[rule] * len(series))
+    spans = sum(len(window_bounds(one.in_window)) for one in series)
+    if spans < len(windows):
+        notes.append(
+            f"{len(windows)} faults are {spans} windows: those without a reading are "
+            "not judged, and those that follow each other count as one"
+        )
     if not windows:
         notes.append("no fault is known: every alarm counts as false")
     return ReadingQuality(
@@ -198,15 +206,15 @@ def _series(
         ]
     )
     time_us, code = history.event_time_us, history.entity_codes(entity.key)
+    own_windows: dict[str, list[tuple[int, int]]] = {}
+    for name, begin_us, end_us in windows:
+        own_windows.setdefault(name, []).append((begin_us, end_us))
     series, scores = [], []
-    for number in range(int(code.max()) + 1):
-        rows = np.flatnonzero(code == number)
-        rows = rows[np.argsort(time_us[rows], kind="stable")]
+    for rows in rows_of_machines(code, time_us):
         machine = history.entity_id[entity.key][rows[0]].decode()
         inside = np.zeros(len(rows), np.bool_)
-        for name, begin_us, end_us in windows:
-            if name == machine:
-                inside |= (time_us[rows] >= begin_us) & (time_us[rows] <= end_us)
+        for begin_us, end_us in own_windows.get(machine, ()):
+            inside |= (time_us[rows] >= begin_us) & (time_us[rows] <= end_us)
         series.append(
             LabelledSeries(
                 machine=machine,

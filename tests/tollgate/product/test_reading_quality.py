@@ -135,6 +135,23 @@ def test_without_faults_every_alarm_is_false(
     assert "no fault is known: every alarm counts as false" in found.notes
 
 
+def test_faults_without_readings_are_counted(
+    folder: Path, plant: Plant, judged: ReadingQuality
+) -> None:
+    """One after the last reading, and one twice: a note, and nothing else changes."""
+    faults = faults_frame(plant)
+    later = faults[:1].with_columns(pl.col("begin", "end").dt.offset_by("10y"))
+    pl.concat([faults, later, faults[:1]]).write_csv(folder / "more.csv")
+    found = judge_readings(
+        folder / "readings.parquet",
+        folder / "more.csv",
+        repository=folder / "models",
+        product="plant",
+    )
+    assert found.comparisons == judged.comparisons
+    assert "8 faults are 6 windows" in found.notes[-1]
+
+
 def test_bad_cells_and_rows_do_not_refuse_the_table(
     folder: Path, plant: Plant, judged: ReadingQuality
 ) -> None:
