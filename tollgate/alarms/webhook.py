@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import urlsplit
 
 import msgspec
@@ -51,9 +52,9 @@ DELIVERY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
 
 class _AlarmIds(msgspec.Struct, frozen=True):
-    """The part of an alarm that delivery needs."""
+    """The part of an alarm that delivery needs; a header has the id."""
 
-    alarm_id: str
+    alarm_id: Annotated[str, msgspec.Meta(pattern=r"^[!-~]{1,256}\Z")]
     entities: dict[str, str]
 
 

@@ -220,22 +220,33 @@ def test_an_alarm_that_is_never_accepted_is_a_dead_letter(
     deliverer_of: Callable[..., WebhookDeliverer],
     redis_client: redis.Redis,
 ) -> None:
-    """After the limit, or at once where the receiver refuses its content."""
+    """After the limit, or at once if it is refused or its id is no header."""
     wrong = {"late": 503, "bad": 422}
     receiver.status = lambda request: wrong.get(request.alarm_id, 200)
+    lines = alarm("two\nlines", "z")
     publish(
-        store_url, alarm("late", "x"), alarm("bad", "y"), alarm("good"), b"no alarm"
+        store_url,
+        alarm("late", "x"),
+        alarm("bad", "y"),
+        alarm("good"),
+        b"no alarm",
+        lines,
     )
     deliverer = deliverer_of(give_up_s=0.3)
-    drain(deliverer, 4)
+    drain(deliverer, 5)
     letters = {
         fields[b"event"]: fields[b"reason"].decode()
         for _, fields in redis_client.xrange(f"{ALARMS}:dead-letters")
     }
-    assert set(letters) == {alarm("late", "x"), alarm("bad", "y"), b"no alarm"}
+    assert set(letters) == {
+        alarm("late", "x"),
+        alarm("bad", "y"),
+        b"no alarm",
+        lines,
+    }
     assert letters[alarm("late", "x")].startswith("127.0.0.1: HTTP status 503 after ")
     assert letters[alarm("bad", "y")] == "127.0.0.1: refused with HTTP status 422"
-    assert letters[b"no alarm"] == "is no alarm"
+    assert letters[b"no alarm"] == letters[lines] == "is no alarm"
     tries = [one.alarm_id for one in receiver.requests]
     assert tries.count("late") > 1
     assert (tries.count("bad"), tries.count("good")) == (1, 1)
