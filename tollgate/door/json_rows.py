@@ -139,6 +139,10 @@ def _read_slowly(body: bytes) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> Any:
     found: dict[str, Any] = {}
     for key, value in pairs:
+        # As msgspec does, refuse half a surrogate pair: no answer could repeat it.
+        key.encode()
+        if isinstance(value, str):
+            value.encode()
         if key in found:
             return RepeatedKey(key)
         found[key] = value
