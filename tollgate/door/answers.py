@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -14,7 +14,7 @@ from tollgate.door.refusal import RowError
 from tollgate.schema import TRANSACTION_ID, Degraded
 
 if TYPE_CHECKING:
-    from tollgate_client import Decision, InvalidRequest
+    from tollgate_client import Decision
 
 
 class RowAnswer(msgspec.Struct, frozen=True, gc=False):
@@ -94,6 +94,3 @@ def refused_row(row: object, error: RowError) -> RefusedRow:
     """Describe a row that is refused, with its id where it has one."""
     found = row.get(TRANSACTION_ID) if isinstance(row, Mapping) else None
     return RefusedRow(found if isinstance(found, str) else None, error)
-
-
-Outcomes = Sequence["Decision | InvalidRequest"]

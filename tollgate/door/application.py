@@ -1,8 +1,8 @@
 """
 The ASGI application: routes, bodies, headers and statuses.
 
-It needs no framework: ten routes, each with one method. A request is read to its end,
-decided with the rows of all other callers, and answered as a whole.
+It needs no framework: ten routes, each with POST, or with GET and HEAD. A request is
+read to its end, decided with the rows of all other callers, and answered as a whole.
 """
 
 from __future__ import annotations
@@ -18,11 +18,16 @@ import msgspec
 
 from tollgate import __version__
 from tollgate.door.admission import Admission
-from tollgate.door.answers import Outcomes, refused_row, row_answer, row_error
+from tollgate.door.answers import refused_row, row_answer, row_error
 from tollgate.door.callers import Callers
 from tollgate.door.deciders import Decider, Deciders
 from tollgate.door.door_metrics import DoorMetrics
-from tollgate.door.inference import metadata, read_inference, write_inference
+from tollgate.door.inference import (
+    MOST_DEADLINE_US,
+    metadata,
+    read_inference,
+    write_inference,
+)
 from tollgate.door.json_rows import JsonRows, read_rows
 from tollgate.door.openapi import openapi_document
 from tollgate.door.products import DoorProduct
@@ -36,14 +41,15 @@ from tollgate.door.refusal import (
 )
 from tollgate.errors import trace_of
 from tollgate.schema import TRANSACTION_ID
-from tollgate_client import Decision, InvalidRequest
+from tollgate_client import InvalidRequest, Outcome
 
 log = logging.getLogger(__name__)
 
 TIMEOUT_HEADER, KEY_HEADER = b"x-request-timeout-ms", b"idempotency-key"
 _BINARY_HEADER = b"inference-header-content-length"
-_MOST_TIMEOUT_MS = 60_000
+_MOST_TIMEOUT_MS = MOST_DEADLINE_US // 1000
 _MOST_DISCARDED = 16 * 2**20  # bytes of a body that is too large
+_DECIDE = "/decide/"
 _V2 = "/v2"
 _MODELS = "/v2/models/"
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
@@ -136,6 +142,7 @@ class DoorApplication:
         # Bodies that are being read, with the loop's time at their beginning.
         self._reading: dict[asyncio.Task[Any], float] = {}
         self._sweep: asyncio.TimerHandle | None = None
+        self._document: dict[str, Any] = {}  # of OpenAPI, once somebody reads it
         self._routes = {
             "/": _Route("index", "GET", self._index),
             "/openapi.json": _Route("openapi", "GET", self._openapi),
@@ -161,9 +168,13 @@ class DoorApplication:
     async def _live_through(self, receive: Receive, send: Send) -> None:
         await receive()
         self._loop = asyncio.get_running_loop()
-        self.deciders = self._open_deciders()
+        try:
+            self.deciders = self._open_deciders()
+            end = self._started(self) if self._started else None
+        except Exception as error:  # noqa: BLE001 - it must not serve half of it
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
         self._give_up_slow_bodies()
-        end = self._started(self) if self._started else None
         await send({"type": "lifespan.startup.complete"})
         await receive()
         if end is not None:
@@ -180,8 +191,13 @@ class DoorApplication:
 
     def follow(self, product: DoorProduct) -> None:
         """Serve a newer release of a product; any thread may call it."""
-        if self._loop is not None and self.deciders is not None:
-            self._loop.call_soon_threadsafe(self.deciders.follow, product)
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._follow, product)
+
+    def _follow(self, product: DoorProduct) -> None:
+        assert self.deciders is not None
+        self.deciders.follow(product)
+        self._document = {}
 
     def _counters(self) -> Mapping[str, Any]:
         return self.deciders.counters() if self.deciders is not None else {}
@@ -189,14 +205,16 @@ class DoorApplication:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         loop = asyncio.get_running_loop()
         started_s = loop.time()
-        path = scope["path"]
+        path, method = scope["path"], scope["method"]
+        head = method == "HEAD"
         name = "other"
         try:
             route, argument = self._find(path)
             name = route.name
-            if scope["method"] != route.method:
-                problem = f"{path} takes {route.method}, not {scope['method']:.20}"
-                raise Refusal(405, problem, headers={"allow": route.method})
+            if ("GET" if head else method) != route.method:
+                allowed = "GET, HEAD" if route.method == "GET" else route.method
+                problem = f"{path!r:.80} takes {allowed}, not {method:.20}"
+                raise Refusal(405, problem, headers={"allow": allowed})
             response = await route.answer(
                 _Request(
                     headers=dict(scope["headers"]),
@@ -219,7 +237,8 @@ class DoorApplication:
                 "headers": _headers(response),
             }
         )
-        await send({"type": "http.response.body", "body": response.body})
+        body = b"" if head else response.body
+        await send({"type": "http.response.body", "body": body})
 
     def _find(self, path: str) -> tuple[_Route, str]:
         """
@@ -231,8 +250,9 @@ class DoorApplication:
         route = self._routes.get(path)
         if route is not None:
             return route, ""
-        if path.startswith("/decide/") and path.count("/") == 2:
-            return self._product, path[len("/decide/") :]
+        product = path.removeprefix(_DECIDE)
+        if product and product != path and "/" not in product:
+            return self._product, product
         if path.startswith(_MODELS):
             product, slash, rest = path[len(_MODELS) :].partition("/")
             found = self._models.get(slash + rest)
@@ -243,19 +263,21 @@ class DoorApplication:
     # Decisions.
 
     async def _decide(self, request: _Request) -> _Response:
-        caller, decider = self._callers_product(request)
+        caller = self._caller(request)
         deadline_s = _timeout_s(request.headers)
         dry_run = _dry_run(request.query)
         held = self._admit(caller, 1)
         try:
             body = await self._read_body(request)
+            arrived_s = asyncio.get_running_loop().time()
             parsed = read_rows(body, most=self._limits.rows)
             _take_idempotency_key(request.headers, parsed)
             held += self._admit(caller, len(parsed.rows) - 1)
             return await self._decide_rows(
-                decider,
+                self._decider(request),
                 parsed,
                 dry_run=dry_run,
+                arrived_s=arrived_s,
                 deadline_s=deadline_s,
                 traceparent=_traceparent(request.headers),
             )
@@ -268,32 +290,36 @@ class DoorApplication:
         parsed: JsonRows,
         *,
         dry_run: bool,
+        arrived_s: float,
         deadline_s: float | None,
         traceparent: str,
     ) -> _Response:
         product = decider.product
         good = [row for row in parsed.rows if not isinstance(row, str)]
         outcomes = iter(
-            await decider.client.decide_each(
-                good, dry_run=dry_run, deadline_s=deadline_s, traceparent=traceparent
+            await decider.decide_each(
+                good,
+                dry_run=dry_run,
+                arrived_s=arrived_s,
+                deadline_s=deadline_s,
+                traceparent=traceparent,
             )
         )
         answers: list[object] = []
         errors: list[RowError] = []
         for index, row in enumerate(parsed.rows):
             if isinstance(row, str):
-                outcome: Decision | InvalidRequest = InvalidRequest(row)
+                outcome: Outcome = InvalidRequest(row)
             else:
                 outcome = next(outcomes)
+            self._count(product, outcome)
             if isinstance(outcome, InvalidRequest):
                 error = row_error(index, str(outcome), product)
                 errors.append(error)
                 answers.append(refused_row(row, error))
-                self.metrics.row(product.name, "refused")
             else:
                 assert not isinstance(row, str)
                 answers.append(row_answer(row, outcome, product))
-                self.metrics.row(product.name, outcome.source)
         if len(errors) == len(answers):
             if parsed.alone:
                 detail = errors[0].message
@@ -304,24 +330,29 @@ class DoorApplication:
         return _Response(_encode(answers[0] if parsed.alone else answers))
 
     async def _infer(self, request: _Request) -> _Response:
-        caller, decider = self._callers_product(request)
+        caller = self._caller(request)
         timeout_s = _timeout_s(request.headers)
+        dry_run = _dry_run(request.query)
         if _BINARY_HEADER in request.headers:
             raise Refusal(400, "binary tensors are not supported; send JSON")
         held = self._admit(caller, 1)
         try:
             body = await self._read_body(request)
+            arrived_s = asyncio.get_running_loop().time()
+            decider = self._decider(request)
             wanted = read_inference(body, decider.product, most=self._limits.rows)
             held += self._admit(caller, len(wanted.rows) - 1)
-            outcomes = await decider.client.decide_each(
+            outcomes = await decider.decide_each(
                 wanted.rows,
-                dry_run=wanted.dry_run,
+                dry_run=dry_run or wanted.dry_run,
+                arrived_s=arrived_s,
                 deadline_s=_shorter(wanted.deadline_s, timeout_s),
                 traceparent=_traceparent(request.headers),
             )
         finally:
             self._admission.release(caller, held)
-        self._count_rows(decider, outcomes)
+        for outcome in outcomes:
+            self._count(decider.product, outcome)
         if all(isinstance(outcome, InvalidRequest) for outcome in outcomes):
             lines = (f"row {row}: {one}" for row, one in enumerate(outcomes))
             raise Refusal(400, "\n".join(lines))
@@ -329,22 +360,32 @@ class DoorApplication:
             _encode(write_inference(wanted, outcomes, product=decider.product))
         )
 
-    def _count_rows(self, decider: Decider, outcomes: Outcomes) -> None:
-        for outcome in outcomes:
-            refused = isinstance(outcome, InvalidRequest)
-            source = "refused" if refused else outcome.source  # type: ignore[union-attr]
-            self.metrics.row(decider.product.name, source)
+    def _count(self, product: DoorProduct, outcome: Outcome) -> None:
+        if isinstance(outcome, InvalidRequest):
+            self.metrics.row(product.name, "refused")
+        else:
+            self.metrics.row(product.name, outcome.source)
 
-    def _callers_product(self, request: _Request) -> tuple[str, Decider]:
+    def _caller(self, request: _Request) -> str:
         """
-        Identify the caller, and find the product.
+        Identify the caller, and check that there is the product.
 
         Raises:
             Refusal: The key is wrong, or there is no such product.
         """
         caller = self._callers.identify(request.headers.get(b"authorization"))
+        self._decider(request)
+        return caller
+
+    def _decider(self, request: _Request) -> Decider:
+        """
+        Return the product's decider; a newer release may replace it at each `await`.
+
+        Raises:
+            Refusal: There is no such product.
+        """
         assert self.deciders is not None
-        return caller, self.deciders.find(request.argument)
+        return self.deciders.find(request.argument)
 
     def _admit(self, caller: str, rows: int) -> int:
         if rows:
@@ -404,23 +445,29 @@ class DoorApplication:
         return _Response(_encode({"ready": True}))
 
     async def _index(self, request: _Request) -> _Response:
-        paths = sorted(openapi_document(self.products, limits=self._limits)["paths"])
+        paths = sorted(self._described()["paths"])
         return _Response(_encode({"name": "tollgate door", "paths": paths}))
 
     async def _openapi(self, request: _Request) -> _Response:
-        document = openapi_document(self.products, limits=self._limits)
-        return _Response(_encode(document))
+        return _Response(_encode(self._described()))
+
+    def _described(self) -> dict[str, Any]:
+        # Anybody may read it, and writing it takes as long as deciding many rows.
+        if not self._document:
+            self._document = openapi_document(self.products, limits=self._limits)
+        return self._document
 
     async def _server_metadata(self, request: _Request) -> _Response:
         found = {"name": "tollgate-door", "version": __version__, "extensions": []}
         return _Response(_encode(found))
 
     async def _model(self, request: _Request) -> _Response:
-        _, decider = self._callers_product(request)
-        return _Response(_encode(metadata(decider.product)))
+        self._caller(request)
+        return _Response(_encode(metadata(self._decider(request).product)))
 
     async def _model_ready(self, request: _Request) -> _Response:
-        _, decider = self._callers_product(request)
+        self._caller(request)
+        decider = self._decider(request)
         name = decider.product.name
         if not await decider.server_ready():
             raise Refusal(503, f"no server says that it serves {name}")
@@ -458,7 +505,7 @@ async def _body_of(receive: Receive, *, size: int | None, most: int) -> bytes:
 
 
 def _too_large(most: int) -> str:
-    return f"the body has over {most} bytes, which are allowed"
+    return f"the body is larger than {most} bytes"
 
 
 def _timeout_s(headers: Mapping[bytes, bytes]) -> float | None:
@@ -516,12 +563,16 @@ def _take_idempotency_key(headers: Mapping[bytes, bytes], parsed: JsonRows) -> N
     Use the header Idempotency-Key as the transaction id of the only row.
 
     Raises:
-        Refusal: There are several rows, or the row has another transaction id.
+        Refusal: The key is no text, there are several rows, or the row has another
+            transaction id.
     """
     value = headers.get(KEY_HEADER)
     if value is None:
         return
-    key = value.decode("utf-8", "replace").strip().strip('"')
+    try:
+        key = value.decode().strip().strip('"')
+    except UnicodeDecodeError as error:
+        raise Refusal(400, "Idempotency-Key is not UTF-8") from error
     (row, *others) = parsed.rows
     if others or not parsed.alone:
         problem = "Idempotency-Key names one row: send the row alone, as an object"
@@ -531,7 +582,7 @@ def _take_idempotency_key(headers: Mapping[bytes, bytes], parsed: JsonRows) -> N
     found = row.setdefault(TRANSACTION_ID, key)
     if found != key:
         problem = f"Idempotency-Key: {key!r:.40} is not the row's transaction_id"
-        raise Refusal(422, f"{problem}, {found!r:.40}; they are the same")
+        raise Refusal(422, f"{problem}, {found!r:.40}")
 
 
 def _refused(refusal: Refusal, path: str) -> _Response:

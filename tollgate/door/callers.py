@@ -78,11 +78,12 @@ def _digest(key: bytes) -> bytes:
     return hashlib.blake2b(key, digest_size=32).digest()
 
 
-def _stamp(path: Path | None) -> tuple[int, int, int] | None:
+def _stamp(path: Path | None) -> tuple[int, ...] | None:
     if path is None:
         return None
     try:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    # The mode, because a file that others may read is refused until a chmod.
+    return found.st_ctime_ns, found.st_size, found.st_ino, found.st_mode

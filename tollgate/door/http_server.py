@@ -14,9 +14,8 @@ from granian.constants import HTTPModes, Interfaces, Loops
 from granian.http import HTTP1Settings, HTTP2Settings
 from granian.log import LogLevels
 
-_HEADER_TIMEOUT_MS = (
-    30_000  # the time for which HTTP/1.1 leaves an idle connection open, too
-)
+# Also the time for which HTTP/1.1 leaves an idle connection open.
+_HEADER_TIMEOUT_MS = 30_000
 _PING_MS = 10_000
 _HEADER_BYTES = 16 * 1024
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -43,7 +42,7 @@ class Listening(msgspec.Struct, frozen=True):
 
 def serve(make_application: Callable[[], Any], listening: Listening) -> None:
     """
-    Serve until SIGTERM or Ctrl-C; requests in flight are answered first.
+    Serve until SIGTERM, SIGHUP or Ctrl-C; requests in flight are answered first.
 
     The application runs in a process of its own, which is started again if it ends.
 
@@ -79,6 +78,14 @@ def serve(make_application: Callable[[], Any], listening: Listening) -> None:
     def load(*_: object) -> Any:
         _end_with_parent()
         return make_application()
+
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # by nohup
+
+    @server.on_startup
+    def end_on_hangup() -> None:
+        # Granian would start a second process, which needs the same metrics port.
+        end = signal.SIG_IGN if ignored else server.signal_handler_interrupt
+        signal.signal(signal.SIGHUP, end)
 
     server.serve(target_loader=load, wrap_loader=False)
 

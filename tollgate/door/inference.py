@@ -22,17 +22,19 @@ from tollgate.schema import (
     DRY_RUN,
     REASON_SEPARATOR,
 )
-from tollgate_client import Decision, InvalidRequest
+from tollgate_client import InvalidRequest, Outcome
 
+MOST_DEADLINE_US = 60_000_000
 SOURCE = "source"
 # Outputs of the contract, and the source of each row's decision, which is the door's.
 _KINDS = {"TYPE_STRING": "BYTES", "TYPE_FP32": "FP32", "TYPE_UINT32": "UINT32"}
 OUTPUTS = {name: _KINDS[kind] for name, kind in ANSWER_TYPES.items()}
 OUTPUTS[SOURCE] = "BYTES"
 _PARAMETERS = (DRY_RUN, DEADLINE_US)
+_NOT_BINARY = {"binary_data": False}  # Triton's client says so of each output
 
 
-class Tensor(msgspec.Struct, frozen=True):
+class Tensor(msgspec.Struct, frozen=True, omit_defaults=True):
     """One input, or one output."""
 
     name: str
@@ -77,7 +79,6 @@ class InferenceResponse(msgspec.Struct, frozen=True, omit_defaults=True):
     """The answer: one value of each output per row."""
 
     model_name: str
-    model_version: str
     outputs: list[Tensor]
     id: str = ""
 
@@ -98,10 +99,13 @@ def read_inference(body: bytes, product: DoorProduct, *, most: int) -> Inference
         raise Refusal(400, str(error)) from error
     columns = _columns(request.inputs, product, most=most)
     dry_run, deadline_s = _parameters(request.parameters)
+    for one in request.outputs:
+        if one.name not in OUTPUTS:
+            known = _list(OUTPUTS)
+            raise Refusal(400, f"output {one.name}: unknown; known are {known}")
+        if one.parameters not in ({}, _NOT_BINARY):
+            raise Refusal(400, f"output {one.name}: parameters are not supported")
     names = [one.name for one in request.outputs] or list(OUTPUTS)
-    for name in names:
-        if name not in OUTPUTS:
-            raise Refusal(400, f"output {name}: unknown; known are {_list(OUTPUTS)}")
     rows = [
         dict(zip(columns, values, strict=True))
         for values in zip(*columns.values(), strict=True)
@@ -111,7 +115,7 @@ def read_inference(body: bytes, product: DoorProduct, *, most: int) -> Inference
 
 def write_inference(
     request: InferenceRequest,
-    outcomes: Sequence[Decision | InvalidRequest],
+    outcomes: Sequence[Outcome],
     *,
     product: DoorProduct,
 ) -> InferenceResponse:
@@ -120,7 +124,6 @@ def write_inference(
     rows = [_values(outcome) for outcome in outcomes]
     return InferenceResponse(
         model_name=product.name,
-        model_version="1",
         id=request.id,
         outputs=[
             Tensor(name, OUTPUTS[name], shape, [row[name] for row in rows])
@@ -133,7 +136,6 @@ def metadata(product: DoorProduct) -> dict[str, Any]:
     """Describe the product's inputs and outputs, as KServe's model metadata."""
     return {
         "name": product.name,
-        "versions": ["1"],
         "platform": "tollgate",
         "inputs": [_described(name, kind) for name, kind in product.kinds.items()],
         "outputs": [_described(name, kind) for name, kind in OUTPUTS.items()],
@@ -202,13 +204,13 @@ def _parameters(given: dict[str, Any]) -> tuple[bool, float | None]:
         raise Refusal(400, f"parameter {DRY_RUN}: {dry_run!r:.40} is not true or false")
     if deadline_us is None:
         return dry_run, None
-    if type(deadline_us) is not int or deadline_us <= 0:
-        problem = f"{deadline_us!r:.40} is not an integer above 0"
-        raise Refusal(400, f"parameter {DEADLINE_US}: {problem}")
+    if type(deadline_us) is not int or not 0 < deadline_us <= MOST_DEADLINE_US:
+        problem = f"{deadline_us!r:.40} is not an integer above 0 and up to"
+        raise Refusal(400, f"parameter {DEADLINE_US}: {problem} {MOST_DEADLINE_US}")
     return dry_run, deadline_us / 1e6
 
 
-def _values(outcome: Decision | InvalidRequest) -> dict[str, Any]:
+def _values(outcome: Outcome) -> dict[str, Any]:
     if isinstance(outcome, InvalidRequest):
         return {
             "decision": "",

@@ -9,7 +9,7 @@ import msgspec
 
 from tollgate import __version__
 from tollgate.door.answers import RefusedRow, RowAnswer
-from tollgate.door.inference import InferenceResponse, Tensor
+from tollgate.door.inference import MOST_DEADLINE_US, InferenceResponse, Tensor
 from tollgate.door.products import DoorProduct
 from tollgate.door.refusal import JSON, PROBLEM_JSON, RowError
 from tollgate.schema import AMOUNT, EVENT_TIME, MAX_ID_BYTES, TRANSACTION_ID
@@ -129,7 +129,11 @@ def _schemas(products: Sequence[DoorProduct]) -> Json:
                 "type": "object",
                 "properties": {
                     "dry_run": {"type": "boolean"},
-                    "deadline_us": {"type": "integer", "exclusiveMinimum": 0},
+                    "deadline_us": {
+                        "type": "integer",
+                        "exclusiveMinimum": 0,
+                        "maximum": MOST_DEADLINE_US,
+                    },
                 },
                 "additionalProperties": False,
             },

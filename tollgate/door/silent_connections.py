@@ -2,8 +2,9 @@
 Close connections whose callers send nothing.
 
 Granian closes connections that take too long over their headers, or that are idle. It
-has no time limit for the first bytes, by which it tells HTTP/1.1 from HTTP/2, so a
-caller that sends none would hold one of the door's connections for ever.
+has no time limit for the first bytes, by which it tells HTTP/1.1 from HTTP/2, nor for
+the handshake of TLS. A caller that stops there would hold one of the door's connections
+for ever.
 """
 
 from __future__ import annotations
@@ -19,23 +20,28 @@ _INFO = struct.Struct("=52xI72xQ")
 _FDS = "/proc/self/fd"
 
 
-def close_silent_connections(port: int, *, after_s: float) -> int:
+def close_silent_connections(port: int, *, first_s: float, idle_s: float) -> int:
     """
-    Close this process's connections that sent less than a protocol's first bytes.
+    Close this process's connections that sent nothing for too long.
 
     Args:
         port: Port that was connected to.
-        after_s: Time since the last byte, or since the connection, s.
+        first_s: Longest time since the last byte, or since the connection, s, while a
+            connection has sent less than a protocol's first bytes.
+        idle_s: The same thereafter; longer than a caller may wait for an answer.
 
     Returns:
         Number of closed connections.
     """
     return sum(
-        _close_if_silent(int(name), port, after_s=after_s) for name in os.listdir(_FDS)
+        _close_if_silent(int(name), port, first_s=first_s, idle_s=idle_s)
+        for name in os.listdir(_FDS)
     )
 
 
-def _close_if_silent(descriptor: int, port: int, *, after_s: float) -> bool:
+def _close_if_silent(
+    descriptor: int, port: int, *, first_s: float, idle_s: float
+) -> bool:
     try:
         if not os.readlink(f"{_FDS}/{descriptor}").startswith("socket:"):
             return False
@@ -53,7 +59,7 @@ def _close_if_silent(descriptor: int, port: int, *, after_s: float) -> bool:
                 return False
             info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _INFO.size)
             silent_ms, received = _INFO.unpack(info)
-            if received >= _PREFACE_BYTES or silent_ms < after_s * 1e3:
+            if silent_ms < (first_s if received < _PREFACE_BYTES else idle_s) * 1e3:
                 return False
             one.shutdown(socket.SHUT_RDWR)
         except OSError:

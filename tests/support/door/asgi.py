@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -61,8 +61,15 @@ class Application:
         headers: dict[str, str] = JSON,
         query: str = "",
         parts: Sequence[bytes] | None = None,
+        before_last: Callable[[], Awaitable[object]] | None = None,
     ) -> Response:
-        """Send a request; `parts` are those in which the body arrives."""
+        """
+        Send a request.
+
+        Args:
+            parts: Parts in which the body arrives.
+            before_last: Awaited before the last of them arrives.
+        """
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         pieces = list(parts) if parts is not None else [content]
         pending = [
@@ -72,6 +79,8 @@ class Application:
         sent: list[dict[str, Any]] = []
 
         async def receive() -> dict[str, Any]:
+            if len(pending) == 1 and before_last is not None:
+                await before_last()
             if pending:
                 return pending.pop(0)
             await asyncio.sleep(3600)
@@ -87,7 +96,8 @@ class Application:
                 "path": path,
                 "query_string": query.encode(),
                 "headers": [
-                    (name.encode(), value.encode()) for name, value in headers.items()
+                    (name.encode(), value.encode(errors="surrogateescape"))
+                    for name, value in headers.items()
                 ],
             },
             receive,

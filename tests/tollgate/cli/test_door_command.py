@@ -29,7 +29,9 @@ def refusal(*options: str) -> str:
         (["--api-keys", "absent"], "absent: cannot be read"),
         (["--token-file", "absent"], "absent: cannot be read"),
         (["--fallback", "absent"], "absent: cannot be read"),
-        (["--url", "h:1", "--url", "h:1", "--max-rows", "2000"], "--max-rows"),
+        (["--url", "h:1", "--url", "h:1"], "addresses: 'h:1' is empty or stands twice"),
+        (["--url", ""], "addresses: '' is empty or stands twice"),
+        (["--door-cert", "absent", "--door-key", "absent"], "absent cannot be used"),
     ],
 )
 def test_wrong_options_are_refused_in_words(options: list[str], words: str) -> None:
@@ -44,6 +46,14 @@ def test_a_missing_server_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> No
     said = refusal()
     assert said.startswith("granian is not installed; ")
     assert "pip install -e '.[door]'" in said
+
+
+def test_a_key_is_not_sent_unencrypted(tmp_path: Path) -> None:
+    """To a gateway on another machine; it says so before it listens."""
+    token = tmp_path / "token"
+    token.write_text("k" * 32)
+    words = refusal("--token-file", str(token), "--url", "192.0.2.1:8001")
+    assert "a token to 192.0.2.1:8001 needs TLS" in words
 
 
 @pytest.mark.parametrize(

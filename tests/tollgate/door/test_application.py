@@ -15,8 +15,9 @@ import pytest
 from prometheus_client import generate_latest
 
 from tests.support.door.asgi import FRAUD, JSON, Application, Limits, opened
+from tollgate.door.application import DoorApplication
 from tollgate.door.callers import Callers
-from tollgate.door.deciders import Upstream
+from tollgate.door.deciders import Deciders, Upstream
 from tollgate.door.openapi import openapi_document
 from tollgate.testing import Answer, TestServer
 from tollgate_client import Fallback
@@ -171,7 +172,30 @@ def test_the_callers_deadline_and_trace_go_to_the_server(server: TestServer) -> 
     (asked,) = server.asked
     assert asked.metadata["traceparent"] == TRACE
     assert asked.deadline_us is not None
-    assert 10_000_000 < asked.deadline_us <= 20_000_000
+    assert 10_000_000 < asked.deadline_us <= 19_992_000  # 8 ms for the way back
+
+
+def test_time_that_passed_since_the_arrival_is_taken_from_the_deadline(
+    server: TestServer,
+) -> None:
+    """And 8 ms for the way back; without time left nothing is sent."""
+
+    async def main(door: Application) -> None:
+        assert door.door.deciders is not None
+        decider = door.door.deciders.find("fraud")
+        for given_s, used_s in ((20.0, 10.0), (0.02, 10.0)):
+            await decider.decide_each(
+                [row()],
+                dry_run=False,
+                arrived_s=asyncio.get_running_loop().time() - used_s,
+                deadline_s=given_s,
+                traceparent="",
+            )
+
+    run(server, main)
+    (asked,) = server.asked
+    assert asked.deadline_us is not None
+    assert 5_000_000 < asked.deadline_us <= 9_992_000
 
 
 def test_a_dry_run_is_asked_for_in_the_path(server: TestServer) -> None:
@@ -182,9 +206,12 @@ def test_a_dry_run_is_asked_for_in_the_path(server: TestServer) -> None:
         assert (await door.post("/decide", row(), query="dry_run=false")).status == 200
         assert (await door.post("/decide", row(), query="dry_run=")).status == 400
         assert (await door.post("/decide", row(), query="dry=1")).status == 400
+        infer, body = "/v2/models/fraud/infer", inference([row()])
+        assert (await door.post(infer, body, query="dry_run=true")).status == 200
+        assert (await door.post(infer, body, query="dry=1")).status == 400
 
     run(server, main)
-    assert [one.dry_run for one in server.asked] == [True, False]
+    assert [one.dry_run for one in server.asked] == [True, False, True]
 
 
 def test_an_idempotency_key_is_the_transaction_id(server: TestServer) -> None:
@@ -205,6 +232,9 @@ def test_an_idempotency_key_is_the_transaction_id(server: TestServer) -> None:
         assert several.status == 400
         bad = await door.post("/decide", b"{", headers=headers)
         assert bad.status == 400
+        headers = {**JSON, "idempotency-key": "k-\udcff"}
+        no_text = await door.post("/decide", nameless, headers=headers)
+        assert no_text.status == 400
 
     run(server, main)
     assert [one.transaction_id for one in server.asked] == ["k-1", "k-1"]
@@ -250,6 +280,27 @@ def test_each_product_has_its_own_rule() -> None:
         assert asyncio.run(inside()) == ["decline", "decline", "review"]
 
 
+def test_a_rule_that_a_newer_release_does_not_know_is_not_used() -> None:
+    """Its outcomes are those of the release; then the middle one is given."""
+    with TestServer() as server:
+        server.fail("UNAVAILABLE")
+        words = ("approve", "check", "decline")
+        newer = msgspec.structs.replace(FRAUD, outcomes=words)
+
+        async def decided(rule: Fallback) -> list[str]:
+            upstream = Upstream([server.url], deadline_s=1.0, fallbacks={"fraud": rule})
+            async with opened(upstream) as door:
+                before = await door.post("/decide", row())
+                door.door.follow(newer)
+                await asyncio.sleep(0.01)
+                after = await door.post("/decide", row())
+                return [before.json["decision"], after.json["decision"]]
+
+        fits, does_not = Fallback(otherwise="decline"), Fallback(otherwise="review")
+        assert asyncio.run(decided(fits)) == ["decline", "decline"]
+        assert asyncio.run(decided(does_not)) == ["review", "check"]
+
+
 def test_only_callers_with_a_key_are_answered(
     server: TestServer, tmp_path: Path
 ) -> None:
@@ -279,6 +330,13 @@ def test_only_callers_with_a_key_are_answered(
         path.write_text("nonsense")
         callers.refresh()
         assert await status(f"Bearer {other}") == 200
+        path.write_text(f"{key} shop;\n")
+        path.chmod(0o644)
+        callers.refresh()
+        assert await status(f"Bearer {other}") == 200
+        path.chmod(0o600)
+        callers.refresh()
+        assert await status(f"Bearer {other}") == 401
 
     run(server, main, callers=callers)
 
@@ -347,6 +405,8 @@ def test_a_body_is_bounded_in_size_and_time(server: TestServer) -> None:
         ("POST", "/v2", 405),
         ("DELETE", "/v2/models/fraud/infer", 405),
         ("GET", "/nowhere", 404),
+        ("HEAD", "/decide", 405),
+        ("POST", "/decide/", 404),
         ("POST", "/decide/fraud/more", 404),
         ("POST", "/decide/fruad", 404),
         ("GET", "/v2/models", 404),
@@ -361,7 +421,21 @@ def test_other_paths_and_methods_are_refused(
     """In the form of their route: KServe's below /v2, problem details elsewhere."""
     got = run(server, lambda door: door.send(method, path, body=row()))
     assert got.status == status
-    assert ("error" in got.json) == path.startswith("/v2")
+    if method != "HEAD":
+        assert ("error" in got.json) == path.startswith("/v2")
+
+
+def test_head_has_the_headers_of_get(server: TestServer) -> None:
+    """Some load balancers probe with it."""
+
+    async def main(door: Application) -> None:
+        for path in ("/v2/health/ready", "/v2/models/fraud", "/openapi.json"):
+            head, get = await door.send("HEAD", path), await door.send("GET", path)
+            assert (head.status, head.headers) == (200, get.headers)
+            assert head.body == b""
+            assert int(head.headers["content-length"]) == len(get.body) > 0
+
+    run(server, main)
 
 
 @pytest.mark.parametrize(
@@ -394,12 +468,17 @@ def test_kserve_describes_and_decides(server: TestServer) -> None:
             "datatype": "FP64",
             "shape": [-1, 1],
         }
-        assert (await door.send("GET", "/v2/models/fraud/ready")).status == 200
+        assert "versions" not in described
+        assert (await door.send("GET", "/v2/models/fraud/ready")).json == {
+            "name": "fraud",
+            "ready": True,
+        }
+        # The server says that it does not serve it.
+        assert (await door.send("GET", "/v2/models/other/ready")).status == 503
         rows = [row("k-0", amount=512), row("k-1", amount=-1)]
         got = (await door.post("/v2/models/fraud/infer", inference(rows))).json
-        assert (got["model_name"], got["model_version"], got["id"]) == (
-            *("fraud", "1", "call"),
-        )
+        assert got.keys() == {"model_name", "id", "outputs"}
+        assert (got["model_name"], got["id"]) == ("fraud", "call")
         outputs = {one["name"]: one for one in got["outputs"]}
         assert outputs["score"]["shape"] == [2, 1]
         assert outputs["score"]["datatype"] == "FP32"
@@ -414,10 +493,8 @@ def test_kserve_describes_and_decides(server: TestServer) -> None:
         bad = await door.post("/v2/models/fraud/infer", inference(rows[1:]))
         assert bad.status == 400
         assert bad.json == {"error": "row 0: amount: -1.0: is negative"}
-        server.fail("UNAVAILABLE")
-        assert (await door.send("GET", "/v2/models/fraud/ready")).status in (200, 503)
 
-    run(server, main)
+    run(server, main, products=[FRAUD, msgspec.structs.replace(FRAUD, name="other")])
 
 
 def inference(
@@ -447,6 +524,7 @@ def inference(
 def test_kserves_parameters_count(server: TestServer) -> None:
     """`dry_run` and `deadline_us`, as in the contract."""
     body = inference([row()], dry_run=True, deadline_us=9_000_000)
+    body["outputs"] = [{"name": "decision", "parameters": {"binary_data": False}}]
     assert run(server, lambda door: door.post("/v2/models/fraud/infer", body)).json
     (asked,) = server.asked
     assert asked.dry_run
@@ -503,12 +581,26 @@ def test_kserves_parameters_count(server: TestServer) -> None:
             "parameter deadline_us: 0 is not an integer above 0",
         ),
         (
+            lambda one: one["parameters"].update(deadline_us=10**400),
+            "parameter deadline_us: 1000",
+        ),
+        (
+            lambda one: one["parameters"].update(deadline_us=60_000_001),
+            "parameter deadline_us: 60000001 is not an integer above 0 and up to",
+        ),
+        (
             lambda one: one["parameters"].update(dry_run=1),
             "parameter dry_run: 1 is not true or false",
         ),
         (
             lambda one: one["outputs"].append({"name": "colour"}),
             "output colour: unknown; known are decision",
+        ),
+        (
+            lambda one: one["outputs"].append(
+                {"name": "score", "parameters": {"binary_data": True}}
+            ),
+            "output score: parameters are not supported",
         ),
         (lambda one: one.pop("inputs"), "Object missing required field `inputs`"),
         (
@@ -541,6 +633,7 @@ def test_a_newer_release_is_followed(server: TestServer) -> None:
         door.door.follow(newer)
         await asyncio.sleep(0.01)
         assert deciders.find("fraud").client is client
+        before = (await door.send("GET", "/openapi.json")).json
         assert (await door.post("/decide", row())).json["reasons"] == ["It is newer."]
         door.door.follow(msgspec.structs.replace(newer, fields={"colour": "BYTES"}))
         await asyncio.sleep(0.01)
@@ -550,8 +643,61 @@ def test_a_newer_release_is_followed(server: TestServer) -> None:
             "datatype": "BYTES",
             "shape": [-1, 1],
         }
+        after = (await door.send("GET", "/openapi.json")).json
+        for document, added in ((before, []), (after, ["colour"])):
+            schema = document["components"]["schemas"]["Row_fraud"]
+            assert list(schema["properties"]) == [*FRAUD.inputs, *added]
 
     run(server, main)
+
+
+def test_a_body_that_arrives_during_a_change_of_releases_is_decided(
+    server: TestServer,
+) -> None:
+    """By the newer release; the client of the older one is closed by then."""
+    newer = msgspec.structs.replace(FRAUD, outcomes=("approve", "check", "decline"))
+
+    async def main(door: Application) -> None:
+        async def change() -> None:
+            assert door.door.deciders is not None
+            old = door.door.deciders.find("fraud").client
+            door.door.follow(newer)
+            await asyncio.sleep(0)
+            assert door.door.deciders.find("fraud").client is not old
+            await old.close()
+
+        for path, body in (
+            ("/decide", row()),
+            ("/v2/models/fraud/infer", inference([row()])),
+        ):
+            text = json.dumps(body).encode()
+            door.door.follow(FRAUD)
+            got = await door.post(
+                path, b"", parts=[text[:9], text[9:]], before_last=change
+            )
+            assert got.status == 200
+        assert got.json["outputs"][-1]["data"] == ["model"]
+
+    run(server, main)
+
+
+def test_a_door_that_cannot_start_ends() -> None:
+    """With the reason, and without serving half of what it should."""
+    sent: list[object] = []
+
+    def broken() -> Deciders:
+        raise ValueError("there is no address")
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "lifespan.startup"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    door = DoorApplication(broken, callers=Callers(None), limits=Limits())
+    asyncio.run(door({"type": "lifespan"}, receive, send))
+    problem = "there is no address"
+    assert sent == [{"type": "lifespan.startup.failed", "message": problem}]
 
 
 def test_the_openapi_document_fits_its_examples_and_answers(server: TestServer) -> None:

@@ -418,3 +418,16 @@ def test_tls_is_spoken_with_both_protocols(tmp_path: Path) -> None:
             answer, spoken = done.stdout.rsplit("\n", 1)
             assert spoken == version
             assert json.loads(answer)["source"] == "model"
+            head = subprocess.run(
+                [
+                    *("curl", "-sS", "-I", option, "-m", str(PATIENT_S)),
+                    *("--cacert", str(tmp_path / "ca.pem")),
+                    f"https://127.0.0.1:{opened.port}/v2/health/ready",
+                ],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            assert " 200" in head.stdout.splitlines()[0]
+        opened.process.send_signal(signal.SIGHUP)  # its terminal is gone
+        assert opened.process.wait(PATIENT_S) == 0

@@ -1,4 +1,4 @@
-"""Connections without first bytes are closed, and no others."""
+"""Connections that send nothing are closed, and no others."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ def test_only_connections_without_first_bytes_are_closed() -> None:
         preface = connected(listening, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
         elsewhere = connected(other, b"")
         port = listening.getsockname()[1]
-        assert close_silent_connections(port, after_s=60.0) == 0
-        assert close_silent_connections(port, after_s=0.0) == 2
+        assert close_silent_connections(port, first_s=60.0, idle_s=60.0) == 0
+        assert close_silent_connections(port, first_s=0.0, idle_s=60.0) == 2
         assert ended(silent)
         assert ended(one_byte)
         assert not ended(preface)
+        assert not ended(elsewhere)
+        assert close_silent_connections(port, first_s=60.0, idle_s=0.0) == 1
+        assert ended(preface)
         assert not ended(elsewhere)
         assert listening.fileno() > 0
         connected(listening, b"")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import ssl
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_URL = "127.0.0.1:8001"
 _SILENT_S = 10.0  # seconds in which a connection has to send its first bytes
+_IDLE_S = 90.0  # longest silence of any connection; an answer takes 60 s at most
 _REFRESH_S = 2.0  # seconds between looks at releases and keys
 
 
@@ -84,7 +86,9 @@ def door(
     ] = None,
     deadline_ms: Annotated[
         float,
-        typer.Option(min=1, help="Deadline of a request that names none."),
+        typer.Option(
+            min=1, max=60_000, help="Deadline of a request that names none, ms."
+        ),
     ] = 50.0,
     max_body_kib: Annotated[int, typer.Option(min=1, help="Largest body, KiB.")] = 256,
     max_rows: Annotated[
@@ -136,6 +140,8 @@ def door(
 
     if (door_cert is None) != (door_key is None):
         raise InputError("--door-cert", "and --door-key come together")
+    if door_cert and door_key:
+        _check_certificate(door_cert, door_key)
     tls, token = read_proof(tls_ca, tls_cert, key=tls_key, token=token_file)
     chosen = console.settings(
         product=",".join(product) if product else None,
@@ -155,6 +161,7 @@ def door(
         token=token,
         fallbacks=_read_fallbacks(fallback, products),
     )
+    upstream.check()
     callers = Callers(api_keys)
     usual = max(1, rows_in_flight * 3 // 4 if api_keys else rows_in_flight)
     limits = Limits(
@@ -169,7 +176,7 @@ def door(
         raise InputError("--max-rows", problem)
     if api_keys and door_cert is None and host != LOOPBACK:
         console.say("API keys arrive unencrypted; end TLS here or before this door")
-    console.say(f"http://{host}:{port}; Ctrl-C ends")
+    console.say(f"{'https' if door_cert else 'http'}://{host}:{port}; Ctrl-C ends")
     serve(
         lambda: _application(
             settings,
@@ -210,14 +217,22 @@ def _application(
     def started(application: DoorApplication) -> Callable[[], None]:
         serve_metrics(application.metrics.registry, metrics_port, host=metrics_host)
         workers = [
-            Worker(
-                "door-refresh",
-                partial(_refresh, settings, callers, application),
-                pause_s=_REFRESH_S,
+            # At once: this process may replace one that ended long after the start.
+            Worker("door-keys", callers.refresh, pause_s=_REFRESH_S, at_once=True),
+            *(
+                Worker(
+                    "door-refresh",
+                    partial(_refresh, one, application),
+                    pause_s=_REFRESH_S,
+                    at_once=True,
+                )
+                for one in settings
             ),
             Worker(
                 "door-connections",
-                partial(close_silent_connections, port, after_s=_SILENT_S),
+                partial(
+                    close_silent_connections, port, first_s=_SILENT_S, idle_s=_IDLE_S
+                ),
                 pause_s=_SILENT_S / 2,
             ),
         ]
@@ -241,15 +256,20 @@ def _application(
     )
 
 
-def _refresh(
-    settings: list[Settings], callers: Callers, application: DoorApplication
-) -> None:
-    """Follow the active release of each product, and the file of keys."""
-    callers.refresh()
+def _refresh(chosen: Settings, application: DoorApplication) -> None:
+    """Follow the active release of a product."""
     served = {one.name: one.release for one in application.products}
-    for one in settings:
-        if desired_release(one).name != served[one.product]:
-            application.follow(_read_product(one))
+    if desired_release(chosen).name != served[chosen.product]:
+        application.follow(_read_product(chosen))
+
+
+def _check_certificate(certificate: Path, key: Path) -> None:
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key, password="")
+    except OSError as exc:
+        problem = f"{certificate} cannot be used with {key}: {exc}"
+        raise InputError("--door-cert", problem) from exc
 
 
 def _read_product(chosen: Settings) -> DoorProduct:
@@ -286,7 +306,7 @@ def _read_fallbacks(
         if name not in known:
             problem = f"is none of {', '.join(known)}"
             raise InputError(path, problem, where=name)
-        found[name] = fallback_from({"outcomes": list(known[name].outcomes), **rule})
+        found[name] = fallback_from({**rule, "outcomes": known[name].outcomes})
     return found
 
 
