@@ -59,7 +59,10 @@ def onnx_from_reading_detector(detector: Detector) -> bytes:
         share = constant(f"share_{at}", np.float32(1 / shifts))
         for nth in range(shifts):
             name = f"shift_{at}_{nth}"
-            moved = columns(name, [one.shifts[nth] for one in window])
+            mean = columns(f"{name}_mean", [one.means[nth] for one in window])
+            known = graph.is_known(f"{name}_is_known", mean, least, greatest)
+            shift = columns(f"{name}_whole", [one.shifts[nth] for one in window])
+            moved = add("Where", [known, shift, zero], name)
             size = add("Abs", [moved], f"{name}_size")
             curves = [one.shift_surprises[nth] for one in window]
             found = graph.curves(f"{name}_surprise", size, curves)
@@ -111,9 +114,13 @@ def _related_surprise(
             residuals = [one.residuals[long][short] for one in relations]
             weights = np.array([one.weights for one in residuals], np.float32)
             residual = ""
-            for at, column in enumerate(residuals[0].columns):
-                name = f"gap_{nth}_{at}"
-                given = graph.limited(name, columns(f"{name}_whole", [column]))
+            known = f"shift_{nth}_is_known"
+            whole = columns(f"gaps_{nth}_whole", list(residuals[0].columns))
+            gaps = graph.add("Where", [known, whole, "zero"], f"gaps_{nth}")
+            names = [f"gap_{nth}_{at}" for at in range(len(relations))]
+            graph.split(gaps, [f"{name}_known" for name in names])
+            for at, name in enumerate(names):
+                given = graph.limited(name, f"{name}_known")
                 weight = graph.constant(f"{name}_weights", weights[:, at])
                 part = graph.add("Mul", [given, weight], f"{name}_part")
                 residual = graph.sum(residual, part, name=f"with_{name}")
@@ -138,6 +145,15 @@ class _Graph:
         self.constants.append(numpy_helper.from_array(np.asarray(value), name))
         return name
 
+    def is_known(self, name: str, mean: str, least: str, greatest: str) -> str:
+        """Return whether short windows have values, as `known_part` does."""
+        below = self.add("Less", [mean, least], f"{name}_below")
+        above = self.add("Greater", [mean, greatest], f"{name}_above")
+        outside = self.add("Or", [below, above], f"{name}_outside")
+        is_zero = self.add("Equal", [mean, "zero"], f"{name}_is_zero")
+        empty = self.add("And", [is_zero, outside], f"{name}_is_empty")
+        return self.add("Not", [empty], name)
+
     def limited(self, name: str, given: str) -> str:
         least = self.constant(f"{name}_least", -MOST_GAP)
         most = self.constant(f"{name}_most", MOST_GAP)
@@ -146,6 +162,12 @@ class _Graph:
     def add(self, kind: str, inputs: list[str], output: str, **keys: Any) -> str:
         self.nodes.append(helper.make_node(kind, inputs, [output], **keys))
         return output
+
+    def split(self, given: str, outputs: list[str]) -> None:
+        """Split a tensor into its columns."""
+        sizes = self.constant(f"{given}_sizes", np.ones(len(outputs), np.int64))
+        node = helper.make_node("Split", [given, sizes], outputs, axis=1)
+        self.nodes.append(node)
 
     def sum(self, total: str, part: str, *, name: str) -> str:
         """Add a part to a sum; the first part is the sum."""

@@ -18,6 +18,9 @@ sensors'. One more curve turns it into the score: 1 - the share of training rows
 much surprise. Where training rows become too few to know the share, the score only
 orders readings: it rises ever more slowly, so that no two surprises look the same.
 
+A sensor may have no value in a short window. The window's mean is then 0, and counts
+only if the long window has numbers on both sides of 0, or 0 itself.
+
 A curve is the largest of its segments that begin at or before the measure, in float32:
 every operation is monotone, so the score never falls when a measure grows.
 """
@@ -99,6 +102,7 @@ class Measures(msgspec.Struct, frozen=True):
     Attributes:
         own, least, greatest: Columns of the reading, and of the window's extremes.
         deviation: Column of (reading - mean) / std of the window.
+        means: Column of the mean of each short window.
         shifts: Column, for each short window, of (its mean - mean) / std of the window.
         record_surprise: Curve from the record to its surprise.
         shift_surprises: Curve of each shift.
@@ -108,6 +112,7 @@ class Measures(msgspec.Struct, frozen=True):
     least: int
     greatest: int
     deviation: int
+    means: tuple[int, ...]
     shifts: tuple[int, ...]
     record_surprise: Curve
     shift_surprises: tuple[Curve, ...]
@@ -120,11 +125,14 @@ class Residual(msgspec.Struct, frozen=True):
     Attributes:
         columns: Column of the mean's distance from a long window's mean, for each
             sensor, in the sensors' units.
+        ranges: Columns, for each sensor, of the mean, and of the least and the greatest
+            number of the long window.
         weights: Their weights; the sum is in standard deviations of the residual.
         surprise: Curve from the absolute sum to its surprise.
     """
 
     columns: tuple[int, ...]
+    ranges: tuple[tuple[int, int, int], ...]
     weights: tuple[float, ...]
     surprise: Curve
 
@@ -275,6 +283,10 @@ def _trained_sensors(
                 least=column(feature_name(sensor, window, "min")),
                 greatest=column(feature_name(sensor, window, "max")),
                 deviation=column(feature_name(sensor, window, "deviation")),
+                means=tuple(
+                    column(feature_name(sensor, short, "mean"))
+                    for short in SHORT_WINDOWS
+                ),
                 shifts=tuple(
                     column(feature_name(sensor, window, short, "shift"))
                     for short in SHORT_WINDOWS
@@ -289,6 +301,7 @@ def _trained_sensors(
         relations = list(
             _trained_relations(
                 table,
+                own,
                 [
                     [
                         tuple(
@@ -319,6 +332,7 @@ def _trained_measures(
     least: int,
     greatest: int,
     deviation: int,
+    means: tuple[int, ...],
     shifts: tuple[int, ...],
 ) -> Measures:
     """Fit the curves of the measures of one sensor over one long window."""
@@ -330,34 +344,52 @@ def _trained_measures(
         least=least,
         greatest=greatest,
         deviation=deviation,
+        means=means,
         shifts=shifts,
         record_surprise=surprise_curve(record),
-        shift_surprises=tuple(surprise_curve(np.abs(table[:, one])) for one in shifts),
+        shift_surprises=tuple(
+            surprise_curve(np.abs(known_part(table, shift, (mean, least, greatest))))
+            for shift, mean in zip(shifts, means, strict=True)
+        ),
     )
 
 
 def _trained_relations(
-    table: F32, gaps: Sequence[Sequence[tuple[int, ...]]]
+    table: F32,
+    own_measures: Sequence[Sequence[Measures]],
+    gaps: Sequence[Sequence[tuple[int, ...]]],
 ) -> list[Relation]:
     """
     Fit the relation of each of two or more sensors to the others.
 
     Args:
         table: The training rows.
+        own_measures: Measures of each sensor over each long window.
         gaps: Columns of the sensors in each short window, for each long window.
     """
     sensors = len(gaps[0][0])
     residuals: list[list[tuple[Residual, ...]]] = [[] for _ in range(sensors)]
     explained = np.zeros(sensors)
-    for window in gaps:
+    for at, window in enumerate(gaps):
         own: list[list[Residual]] = [[] for _ in range(sensors)]
-        for columns in window:
-            values = np.asarray(table[:, columns], np.float64)
+        for short, columns in enumerate(window):
+            ranges = tuple(
+                (one[at].means[short], one[at].least, one[at].greatest)
+                for one in own_measures
+            )
+            values = np.column_stack(
+                [
+                    known_part(table, column, three).astype(np.float64)
+                    for column, three in zip(columns, ranges, strict=True)
+                ]
+            )
             weights, share = _residual_weights(values)
             explained += share / (len(gaps) * len(window))
             for found, row in zip(own, weights.tolist(), strict=True):
                 empty = Curve((0.0, 1.0), (0.0, 0.0), continues=False)
-                one = Residual(columns=columns, weights=tuple(row), surprise=empty)
+                one = Residual(
+                    columns=columns, ranges=ranges, weights=tuple(row), surprise=empty
+                )
                 curve = surprise_curve(residual_sizes(table, one))
                 found.append(msgspec.structs.replace(one, surprise=curve))
         for one_sensor, found in zip(residuals, own, strict=True):
@@ -441,8 +473,11 @@ def _sum_of_surprises(table: F32, measures: Sequence[Measures]) -> F32:
         )
         total += apply_curve(one.record_surprise, record)
         share = np.float32(1 / len(one.shifts))
-        for column, curve in zip(one.shifts, one.shift_surprises, strict=True):
-            total += apply_curve(curve, np.abs(table[:, column])) * share
+        for column, mean, curve in zip(
+            one.shifts, one.means, one.shift_surprises, strict=True
+        ):
+            shift = known_part(table, column, (mean, one.least, one.greatest))
+            total += apply_curve(curve, np.abs(shift)) * share
     return total
 
 
@@ -464,10 +499,26 @@ def _mean_of_surprises(table: F32, residuals: Sequence[Residual]) -> F32:
 def residual_sizes(table: F32, residual: Residual) -> F32:
     """Return the absolute residual of each row, in standard deviations; float32 [N]."""
     total = np.zeros(len(table), np.float32)
-    for column, weight in zip(residual.columns, residual.weights, strict=True):
-        limited = np.clip(table[:, column], -MOST_GAP, MOST_GAP)
+    for column, three, weight in zip(
+        residual.columns, residual.ranges, residual.weights, strict=True
+    ):
+        limited = np.clip(known_part(table, column, three), -MOST_GAP, MOST_GAP)
         total += limited * np.float32(weight)
     return np.abs(total)
+
+
+def known_part(table: F32, column: int, columns: tuple[int, int, int]) -> F32:
+    """
+    Return a column, with 0 where a sensor has no value in a short window; float32 [N].
+
+    Args:
+        columns: Columns of the mean of the short window, and of the least and the
+            greatest number of the long one. A mean of no values is 0, and one of values
+            is never outside of the range.
+    """
+    mean, least, greatest = (table[:, one] for one in columns)
+    empty = (mean == 0) & ((mean < least) | (mean > greatest))
+    return np.where(empty, np.float32(0), table[:, column])
 
 
 def records(table: F32, *, own: int, least: int, greatest: int, deviation: int) -> F32:

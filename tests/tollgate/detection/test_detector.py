@@ -31,6 +31,7 @@ def names():
     found = [READINGS, "other"]
     for sensor in SENSORS:
         found.append(sensor)
+        found += [feature_name(sensor, one, "mean") for one in SHORT_WINDOWS]
         for window in LONG_WINDOWS:
             found += [feature_name(sensor, window, one) for one in ("min", "max")]
             found.append(feature_name(sensor, window, "deviation"))
@@ -225,6 +226,25 @@ def test_a_reading_within_its_windows_range_is_no_record(detector):
     inside, record = detector_scores(detector, table)
     assert inside == 0
     assert record > 0.999
+
+
+def test_a_sensor_without_values_is_not_one_that_fell_to_zero(detector):
+    """Its means are 0, far from all numbers of the long windows; other rows count."""
+    at = {name: place for place, name in enumerate(names())}
+    row = vectors(2)[:1]
+    for one in SHORT_WINDOWS:
+        row[:, at[feature_name("heat", one, "mean")]] = 0
+        for window in LONG_WINDOWS:
+            row[:, at[feature_name("heat", window, "min")]] = 15
+            row[:, at[feature_name("heat", window, "max")]] = 20
+            for kind in ("gap", "shift"):
+                row[:, at[feature_name("heat", window, one, kind)]] = -17
+    row[:, at["heat"]] = 17  # no record
+    assert detector_scores(detector, row)[0] < 0.99
+    fell = row.copy()
+    for window in LONG_WINDOWS:
+        fell[:, at[feature_name("heat", window, "min")]] = 0
+    assert detector_scores(detector, fell)[0] > 0.9999
 
 
 def test_a_machine_with_few_readings_scores_zero(detector):
