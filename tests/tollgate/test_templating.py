@@ -35,7 +35,7 @@ def test_values_are_escaped_in_html_only() -> None:
     """Markup in a title is text; a Python file has it unchanged."""
     page = render(
         "tollgate/monitor/templates/monitor.html.j2",
-        {"title": "<b>&", "drifting": False, "looked": "", "products": []},
+        {"title": "<b>&", "tone": "", "looked": "", "products": []},
     )
     assert "<h1>&lt;b&gt;&amp;</h1>" in page
     assert "<b>" not in page
