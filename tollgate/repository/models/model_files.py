@@ -297,8 +297,8 @@ _EXACT = frozenset(
         *("Flatten", "Floor", "Gather", "GatherElements", "Greater", "GreaterOrEqual"),
         *("Identity", "IsNaN", "LabelEncoder", "Less", "LessOrEqual", "Max", "Min"),
         *("Mul", "Neg", "Not", "OneHot", "OneHotEncoder", "Or", "Relu", "Reshape"),
-        *("ReduceMax", "ReduceMin", "Shape", "Slice", "Squeeze", "Sub", "Transpose"),
-        *("Unsqueeze", "Where", "ZipMap"),
+        *("ReduceMax", "ReduceMin", "Shape", "Slice", "Split", "Squeeze", "Sub"),
+        *("Transpose", "Unsqueeze", "Where", "ZipMap"),
     ]
 )
 # Operators on each number, or on each row, alone.
