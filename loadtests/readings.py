@@ -11,8 +11,7 @@ docs/alarms.md.
 
 A product with the sensors of the simulated plant gets readings of such a plant, and a
 sensor of each machine fails once: that is an alarm. `--history` fills the windows
-first.
-The fraud product reviews large amounts. Other products get random values.
+first. The fraud product reviews large amounts. Other products get random values.
 """
 
 from __future__ import annotations
