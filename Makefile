@@ -95,13 +95,14 @@ clean: ## Remove .venv, .tollgate (data, logs, the demo's models) and caches
 	@rm -rf .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .grimp_cache
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Made anew when a dependency or a pin changed. pip's own words go to a log: what a
-# person needs is the end of it, and only when it failed.
+# Made again when a dependency or a pin changed. pip's own words go to a log: what a
+# person needs is the end of it, and only when it failed. pip may compile packages, whose
+# makefiles need make's built-in rules: they do not get our flags.
 $(READY): $(PARTS:%=%/pyproject.toml) constraints.txt $(wildcard $(COMPILED)/*.py*)
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || sh tools/make-venv.sh \
 	  $(VENV) $(if $(PYTHON),"$(PYTHON)",$(PYTHONS))
 	@echo "setup: installing into $(VENV); the first time takes some minutes and 1.9 GB"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	@MAKEFLAGS= $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 	  --constraint constraints.txt --editable ".[$(EXTRAS)]" \
 	  --editable ./clients/python --editable ./converters \
 	  >$(VENV)/setup.log 2>&1 || { tail -n 5 $(VENV)/setup.log >&2; \
