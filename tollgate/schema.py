@@ -50,6 +50,33 @@ ANSWER_TYPES = {
 }
 REASON_SEPARATOR = "|"
 
+# Tensors of a product that ranks items. Between its steps:
+CANDIDATE_FEATURES = "candidate_features"  # float32 [N, C, F], input of the model
+RANKING_CONTEXT = "ranking_context"  # UINT8 [N, R], for the ranking step
+RELEVANCE = "relevance"  # float32 [N, C], output of the model
+CHALLENGER_RELEVANCE = "challenger_relevance"  # optional, of a canary
+# Outputs of its ensemble and of its ranking step: name -> Triton type. The first three
+# are [N, K]: K items, the best first.
+RANKED_TYPES = {
+    "items": "TYPE_STRING",
+    "scores": "TYPE_FP32",
+    "source": "TYPE_STRING",
+    "degraded": "TYPE_UINT32",
+    "error": "TYPE_STRING",
+    "release": "TYPE_STRING",
+}
+REQUEST_ID = "request_id"  # of its ensemble, in place of the transaction id
+EXCLUDE = "exclude"  # optional input: ids of items that the answer must not have
+ITEM_SEPARATOR = "|"  # between these ids
+LIST_SIZE = "count"  # request parameter: number of items, K
+MAX_LIST_SIZE = 50
+# Origins of an item in an answer; of a list that was prepared ahead with a prefix.
+SOURCES = ("personal", "similar", "popular", "fallback")
+PREPARED_PREFIX = "prepared:"
+# Fields of the events of such a product, and the words of `action`.
+ITEM, ACTION = "item", "action"
+ACTIONS = ("view", "cart", "purchase")
+
 ARTIFACT_FILE = "artifact.json"  # the record of a model, in its version directory
 # Rule for a row whose id was decided before with other content.
 CONFLICT = "conflict: was decided with other content"

@@ -1,0 +1,1 @@
+"""Rank items for a user: candidates, their features, rules, diversity, exploration."""
