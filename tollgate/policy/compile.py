@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -45,7 +44,9 @@ from tollgate.policy.policy_document import (
     RawThresholds,
     duration_s,
     read_document,
+    rule_times,
 )
+from tollgate.policy.ranking_rules import RankingRules, read_ranking
 from tollgate.schema import (
     REASON_SEPARATOR,
     Decision,
@@ -108,21 +109,6 @@ def name_codes(document: Document) -> tuple[str, ...]:
 def name_reasons(document: Document) -> dict[str, str]:
     """Map each code to its text."""
     return _BUILT_IN | document.raw.reasons
-
-
-# Read the start and end times of a rule.
-
-_TIME = re.compile(r"(\d{4}-\d\d-\d\d)(T\d\d:\d\d(:\d\d(\.\d{1,6})?)?Z)?\Z")
-
-
-def read_time_us(text: str) -> int | None:
-    """Read `2026-03-01` or `2026-03-01T06:00:00Z` as µs since the epoch; else None."""
-    if not _TIME.match(text):
-        return None
-    try:
-        return int(np.datetime64(text.removesuffix("Z"), "us").astype(np.int64))
-    except ValueError:
-        return None
 
 
 # Read the independent parts of a policy: score, degraded bits, lists.
@@ -261,6 +247,7 @@ def read_lists(
         conditions = [
             *(rule.when for rule in raw.rules),
             *(s.when for s in raw.segments),
+            *(one.when or {} for one in (raw.ranking.rules if raw.ranking else [])),
         ]
         if not any(one.name in when for when in conditions):
             document.refuse(place, "is looked up, and no rule asks for it")
@@ -491,6 +478,7 @@ class _Compiler:
             before_model=sum(one.before_model is not None for one in raw.rules),
             outcomes=self._document.outcomes,
             hysteresis=self._hysteresis(id_names),
+            ranking=self._ranking(),
         )
 
     def _thresholds(self) -> tuple[Thresholds, ...]:
@@ -565,11 +553,7 @@ class _Compiler:
         if at >= _MAX_RULES:
             self._refuse(place, f"{_MAX_RULES} rules are allowed")
         self._once([one.name for one in self._raw.rules], place, at)
-        since = self._time(rule.since, (*place, "from"))
-        until = self._time(rule.until, (*place, "until"))
-        if since is not None and until is not None and until <= since:
-            problem = f"{rule.until} is not after {rule.since}: it is never in force"
-            self._refuse((*place, "until"), problem)
+        since, until = rule_times(self._document, rule.since, rule.until, place)
         conditions = tuple(self._names.conditions(rule.when, (*place, "when")))
         if rule.before_model is not None:
             self._require_before_model(at, conditions)
@@ -643,15 +627,6 @@ class _Compiler:
             self._refuse(place, "is empty")
         return tuple(sorted({known.index(name) for name in named}))
 
-    def _time(self, text: str | None, place: Place) -> int | None:
-        if text is None:
-            return None
-        found = read_time_us(text)
-        if found is None:
-            wanted = "2026-03-01 or 2026-03-01T06:00:00Z"
-            self._refuse(place, f"{text!r} is no time such as {wanted}")
-        return found
-
     def _contributions(self) -> dict[str, str]:
         for name in self._raw.contributions:
             if name not in self._names.features:
@@ -679,6 +654,12 @@ class _Compiler:
         if raw is None:
             return None
         return read_hysteresis(self._document, raw, id_names=id_names)
+
+    def _ranking(self) -> RankingRules | None:
+        raw = self._raw.ranking
+        if raw is None:
+            return None
+        return read_ranking(self._document, raw, names=self._names)
 
     def _cuts(self, thresholds: Sequence[Thresholds]) -> tuple[float, ...]:
         cuts = {one.review for one in thresholds}

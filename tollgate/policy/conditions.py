@@ -283,6 +283,18 @@ class Names:
         """Return all possible values of each variable, as whole numbers."""
         return {name: one.domain for name, one in self._found.items()}
 
+    def require_list_name(self, name: str, place: Place) -> None:
+        """
+        Check the name of a list that no condition names.
+
+        Raises:
+            PolicyError: It is invalid, or also names something else.
+        """
+        if not _NAME.match(name):
+            self._refuse(place, f"{name!r} is no name")
+        if name in self._found:
+            self._refuse(place, f"{name} is the name of something else too")
+
     def conditions(self, when: Mapping[str, Any], place: Place) -> list[Condition]:
         """
         Read a `when`.

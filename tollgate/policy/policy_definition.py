@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tollgate.policy.decision_tables import ConditionTable
 from tollgate.policy.hysteresis import Hysteresis
+from tollgate.policy.ranking_rules import RankingRules
 from tollgate.schema import DEFAULT_OUTCOMES, Decision, Outcomes
 
 OTHER = "other"  # the segment of rows in no other segment
@@ -172,6 +173,7 @@ class Policy(msgspec.Struct, frozen=True, eq=False, weakref=True):
         outcomes: Words of the product for the levels of a decision.
         hysteresis: Turns the levels of an entity's rows into answered ones, after all
             that is above; None for a policy without it.
+        ranking: Turns scored items into a list; None for a product that ranks none.
     """
 
     product: str
@@ -196,6 +198,7 @@ class Policy(msgspec.Struct, frozen=True, eq=False, weakref=True):
     before_model: int = 0
     outcomes: Outcomes = DEFAULT_OUTCOMES
     hysteresis: Hysteresis | None = None
+    ranking: RankingRules | None = None
 
     def unscored(self, rules: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
         """

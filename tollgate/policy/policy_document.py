@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import msgspec
+import numpy as np
 import yaml
 
 from tollgate.errors import PolicyError
@@ -246,6 +247,63 @@ class RawHysteresis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     maintenance: str | None = None
 
 
+class RawDiversity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Weight of an item's similarity to the items before it in the list."""
+
+    weight: float
+
+
+class RawExploration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Random changes of lists, and their propensities."""
+
+    share: float
+    pool: int = 10
+    first: int = 1
+    salt: str = ""
+
+
+class RawStock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """List of the items that are out of stock."""
+
+    list: str = "out_of_stock"
+    staleness: str = "1s"
+
+
+class RawShift(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How far a rule moves a score: one of `factor`, `offset`."""
+
+    factor: float | None = None
+    offset: float | None = None
+
+
+class RawRankingRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One rule about items: one of `boost`, `bury`, `pin`, `cap`."""
+
+    name: str
+    owner: str
+    boost: RawShift | None = None
+    bury: RawShift | None = None
+    pin: int | None = None
+    cap: int | None = None
+    items: list[str] = []
+    categories: list[str] = []
+    when: dict[str, Any] | None = None
+    since: str | None = msgspec.field(name="from", default=None)
+    until: str | None = None
+
+
+class RawRanking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the scored items of a request become its list."""
+
+    items: int
+    diversity: RawDiversity | None = None
+    exploration: RawExploration | None = None
+    bought: str | None = None
+    seen: str | None = None
+    stock: RawStock | None = None
+    rules: list[RawRankingRule] = []
+
+
 class RawPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
@@ -267,6 +325,7 @@ class RawPolicy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     journal: RawJournal | None = None
     idempotency: RawIdempotency = RawIdempotency()
     hysteresis: RawHysteresis | None = None
+    ranking: RawRanking | None = None
 
 
 class Document(msgspec.Struct, frozen=True):
@@ -314,3 +373,42 @@ def duration_s(text: str) -> int | None:
     """Read `90s`, `10m`, `24h` or `7d` as seconds; None for any other text."""
     found = _DURATION.match(text)
     return int(found[1]) * _UNIT_S[found[2]] if found else None
+
+
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)(T\d\d:\d\d(:\d\d(\.\d{1,6})?)?Z)?\Z")
+
+
+def read_time_us(text: str) -> int | None:
+    """Read `2026-03-01` or `2026-03-01T06:00:00Z` as µs since the epoch; else None."""
+    if not _TIME.match(text):
+        return None
+    try:
+        return int(np.datetime64(text.removesuffix("Z"), "us").astype(np.int64))
+    except ValueError:
+        return None
+
+
+def rule_times(
+    document: Document, since: str | None, until: str | None, place: Place
+) -> tuple[int | None, int | None]:
+    """
+    Read the start and end times of a rule, µs; None for none.
+
+    Args:
+        place: The rule.
+
+    Raises:
+        PolicyError: One is no time, or the end is not after the start.
+    """
+    found = []
+    for key, text in (("from", since), ("until", until)):
+        time_us = None if text is None else read_time_us(text)
+        if text is not None and time_us is None:
+            wanted = "2026-03-01 or 2026-03-01T06:00:00Z"
+            document.refuse((*place, key), f"{text!r} is no time such as {wanted}")
+        found.append(time_us)
+    since_us, until_us = found
+    if since_us is not None and until_us is not None and until_us <= since_us:
+        problem = f"{until} is not after {since}: it is never in force"
+        document.refuse((*place, "until"), problem)
+    return since_us, until_us
