@@ -33,6 +33,7 @@ U8 = npt.NDArray[np.uint8]
 NONE = -1  # in place of an item where there is none
 _POPULAR = SOURCES.index("popular")
 _PURCHASE = ACTIONS.index("purchase")
+_SEEN = [at for at in range(len(ACTIONS)) if at != _PURCHASE]
 # Parts of unit vectors are rounded to multiples of this. Then every product and every
 # sum of them is exact in float64, in any order, so no library changes a similarity.
 _STEP = 2.0**-20
@@ -419,9 +420,12 @@ class _Shelf:
 def _hidden(given: RankingInput, rules: RankingRules) -> I32:
     """Return the items that a request must not show, because of it or its history."""
     parts = [given.excluded]
-    if rules.bought_s or rules.seen_s:
-        age_s, bought = given.history_age_s, given.history_actions == _PURCHASE
-        within = np.where(bought, age_s < rules.bought_s, age_s < rules.seen_s)
+    actions, age_s = given.history_actions, given.history_age_s
+    if rules.bought_s:
+        within = (actions == _PURCHASE) & (age_s < rules.bought_s)
+        parts.append(given.history_items[within])
+    if rules.seen_s:
+        within = np.isin(actions, _SEEN) & (age_s < rules.seen_s)
         parts.append(given.history_items[within])
     return np.unique(np.concatenate(parts))
 
