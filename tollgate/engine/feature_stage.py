@@ -25,6 +25,7 @@ from tollgate.engine.row_batches import (
 )
 from tollgate.features.fields import stacked
 from tollgate.features.spec.spec_definition import FeatureSpec
+from tollgate.ranking.history import UserHistory, no_history
 from tollgate.schema import (
     CONTEXT_VERSION,
     MAX_BATCH_ROWS,
@@ -154,6 +155,41 @@ class FeatureStage:
             arrival_us: Time at which work on it started, on the monotonic clock.
             chain: The fallback chain to read; the stage's own if None.
         """
+        return self._score(batch, arrival_us=arrival_us, chain=chain, history=None)
+
+    def score_with_history(
+        self, batch: Batch, *, arrival_us: int, chain: FallbackChain | None = None
+    ) -> tuple[Array, Array, UserHistory]:
+        """
+        Fill features and context as `score` does, and read the newest events.
+
+        Returns:
+            Features, context, and the histories of the whole batch: those of bad rows
+            are empty, and not known.
+
+        Raises:
+            ValueError: The spec has no `history`.
+        """
+        if self._spec.history is None:
+            raise ValueError(f"the features of {self._spec.product} have no history")
+        history = no_history(self._spec.history, len(batch.cents))
+        features, context = self._score(
+            batch, arrival_us=arrival_us, chain=chain, history=history
+        )
+        if batch.errors:  # rows with a conflict had been read
+            bad = np.array([*batch.errors])
+            history.fill(bad, no_history(self._spec.history, len(bad)))
+        return features, context, history
+
+    def _score(
+        self,
+        batch: Batch,
+        *,
+        arrival_us: int,
+        chain: FallbackChain | None,
+        history: UserHistory | None,
+    ) -> tuple[Array, Array]:
+        """Fill features and context, and the history if there is one to fill."""
         rows = len(batch.cents)
         features = np.zeros((rows, len(self._spec.features)), np.float32)
         if rows > len(self._blank):
@@ -179,6 +215,10 @@ class FeatureStage:
                 found, features, context, on_wait=fill_context, chain=chain
             )
         fill_context()
+        if history is not None and found:
+            for group, one in zip(found, scored, strict=True):
+                if one.history is not None:
+                    history.fill(group.rows, one.history)
         if found:
             counts = (chain or self._chain).counts.earlier
             counts.update(match_stored_decisions(batch, found, scored, context=context))

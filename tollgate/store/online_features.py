@@ -21,6 +21,7 @@ from tollgate.features.assemble import Assembler, common_kind
 from tollgate.features.feature_tables import TableColumns
 from tollgate.features.hook.hook_run import HookGuard
 from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.features.spec.spec_definition import EntityHistory
 from tollgate.features.spec.tile_form import COUNT_AT, NEWEST_BYTES, PREFIX_BYTES
 from tollgate.features.windows.entity_entries import (
     COLUMN_BYTES,
@@ -43,6 +44,7 @@ from tollgate.features.windows.window_values import (
     rounding,
     window_sums,
 )
+from tollgate.ranking.history import UserHistory, newest_events
 from tollgate.schema import MAX_BATCH_ROWS, Applied, Degraded
 from tollgate.store.fallback.last_known import LastKnown
 from tollgate.store.lookups import Tables
@@ -86,11 +88,13 @@ class Vectors(msgspec.Struct, frozen=True):
         features: float64 [N, F].
         degraded: Degraded bits; uint32 [N].
         applied: Applied; uint8 [N], the worst of the entities.
+        history: The newest events of the rows; None if the spec reads none.
     """
 
     features: npt.NDArray[np.float64]
     degraded: npt.NDArray[np.uint32]
     applied: npt.NDArray[np.uint8]
+    history: UserHistory | None = None
 
 
 class Packed(msgspec.Struct, frozen=True):
@@ -160,7 +164,12 @@ class Reader:
                 run=self.guard.run,
             )
             self.guard.mark(degraded, damaged)
-        return Vectors(features=features, degraded=degraded, applied=applied)
+        history = None
+        if self._spec.history is not None:
+            history = _history(self._spec, self._spec.history, packed, answer[0])
+        return Vectors(
+            features=features, degraded=degraded, applied=applied, history=history
+        )
 
     def _read_compiled(
         self, packed: Packed, values: Sequence[bytes]
@@ -304,6 +313,33 @@ class Reader:
         if not deep:
             return found, None
         return found, beyond_head(entries, rows, places, columns=columns, demands=deep)
+
+
+_NO_WINDOWS = np.zeros((0, 1), np.int64)
+_NO_DELAY = np.zeros(1, np.int64)
+
+
+def _history(
+    spec: FeatureSpec, form: EntityHistory, packed: Packed, values: Sequence[bytes]
+) -> UserHistory:
+    """Read the newest events of a batch's rows; none of a damaged value is known."""
+    entity, call = spec.entities[form.entity], packed.call
+    first, last = call.first_key[form.entity : form.entity + 2]
+    own, code = values[first:last], call.code[form.entity]
+    unpacked = unpack_values(own, columns=[len(entity.columns)] * len(own))
+    return newest_events(
+        unpacked.entries,
+        Rows(
+            entity=code,
+            time_us=packed.purchases.event_time_us,
+            order=order_of(packed.entries),
+            delay_us=_NO_DELAY,
+            windows_us=_NO_WINDOWS,
+        ),
+        columns=entity.columns,
+        form=form,
+        known=~unpacked.corrupt[code],
+    )
 
 
 _MOMENTS = {"variance": "squares", "slope": "time_products"}  # numbers of a tile

@@ -72,7 +72,7 @@ class HookSource:
     def _require_request(self, raw: RawSpec) -> None:
         columns = [AMOUNT, EVENT_TIME] if raw.amount else [EVENT_TIME]
         for one in raw.fields:
-            if one.type == "number" or one.vocabulary:
+            if one.use != "events" and (one.type == "number" or one.vocabulary):
                 columns.append(one.name)
         for name, line in self.text.request.items():
             self._require(name, columns, line, "no column of the request")

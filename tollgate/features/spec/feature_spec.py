@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
@@ -13,6 +14,7 @@ from tollgate.features.hook.hook_file import HookSource, read_hook
 from tollgate.features.spec.spec_definition import (
     Derived,
     Entity,
+    EntityHistory,
     Feature,
     FeatureSpec,
     Field,
@@ -30,6 +32,7 @@ from tollgate.features.spec.spec_document import (
     RawEntity,
     RawFeature,
     RawField,
+    RawHistory,
     RawSpec,
     duration_us,
     largest_number,
@@ -60,6 +63,7 @@ __all__ = ["SPEC_FILE", "Entity", "Feature", "FeatureSpec", "Table", "load_spec"
 # Resolve the names in a features.yaml: entities, windows, fields, other features.
 
 _NO_AMOUNT = "which the product has not (amount: false)"
+_EVENTS_ONLY = "is a field of events, and requests do not have it (use: events)"
 _RATES = ("count", "sum", "flagged")
 _ADDED = ("sum", "mean", "std", "slope", "ewm")  # sums of floats depend on their order
 _Plan = Callable[..., TileForm]  # makes the tiles of a hop, for one entity
@@ -71,20 +75,27 @@ def link_fields(
     """
     Link the declared fields; a field is used by a feature, or by the policy alone.
 
-    The columns of the request that the hook reads count as used by its features.
+    The columns of the request that the hook reads count as used by its features, and
+    so do those of the history.
 
     Raises:
-        SpecError: A feature names a field, an entity or a key that does not exist, or
-            is of another type; or a field is not used as it is declared.
+        SpecError: A feature or the history names a field, an entity or a key that does
+            not exist, or is of another type; or a field is not used as it is declared.
     """
     links = _Links(raw, path)
     used = {name for feature in raw.features for name in links.check(feature)}
     used |= hook.fields if hook else frozenset()
+    if raw.history is not None:
+        links.check_history(raw.history)
+        used |= set(raw.history.of)
     fields = []
     for one in raw.fields:
         where = f"fields.{one.name}"
         if one.use == "features" and one.name not in used:
             problem = "no feature uses it; one for the policy alone says `use: policy`"
+            raise SpecError(path, problem, where=where)
+        if one.use == "events" and one.name not in used:
+            problem = "neither the history nor an aggregate uses it"
             raise SpecError(path, problem, where=where)
         if one.use == "policy" and one.name in used:
             raise SpecError(
@@ -247,6 +258,33 @@ class _Links:
             self._refuse(where, f"is of the amount, {_NO_AMOUNT}; say of what: of")
         return {name for name in (one.field, one.category, one.of) if name}
 
+    def check_history(self, history: RawHistory) -> None:
+        """Check the names of the history, and that the store has its events."""
+        entity = self._entities.get(history.entity)
+        if entity is None:
+            known = ", ".join(self._entities) or "the entities: there are none"
+            self._refuse("history.entity", f"{history.entity!r} is none of {known}")
+        for key, stated, plain in (
+            ("hop", hop_us(entity.hop), "0"),
+            ("delay", duration_us(entity.delay), "0s"),
+        ):
+            if stated != 0:
+                problem = (
+                    f"needs every event up to the row's own time: {history.entity} "
+                    f"must have {key}: {plain}"
+                )
+                self._refuse("history.entity", problem)
+        cap = entity.cap or MAX_ENTRIES
+        if history.most > cap:
+            problem = f"{history.most} is over the cap of {history.entity}, {cap}"
+            self._refuse("history.most", problem)
+        for name in history.of:
+            if name == entity.key:
+                self._refuse("history.of", f"{name!r} is the entity's own key")
+            if name not in (*self._fields, *self._keys):
+                problem = f"{name!r} is neither a field nor the key of an entity"
+                self._refuse("history.of", problem)
+
     def _number(self, where: str, name: str) -> None:
         if name == AMOUNT:
             self._money(where)
@@ -254,6 +292,8 @@ class _Links:
         field = self._fields.get(name)
         if field is None or field.type != "number":
             self._refuse(where, f"{name!r} is not a number of the request")
+        if field.use == "events" and where.endswith(".field"):
+            self._refuse(where, f"{name!r} {_EVENTS_ONLY}")
 
     def _addable(self, where: str, one: RawFeature) -> None:
         """Refuse sums of exact floats: they depend on the order of the events."""
@@ -269,6 +309,8 @@ class _Links:
             self._refuse(where, f"{name!r} is not a category of the request")
         elif not field.vocabulary:
             self._refuse(where, f"{name!r} has no vocabulary to take its codes from")
+        elif field.use == "events":
+            self._refuse(where, f"{name!r} {_EVENTS_ONLY}")
 
     def _countable(self, where: str, one: RawFeature) -> None:
         if one.of == AMOUNT:
@@ -288,7 +330,7 @@ class _Links:
         if not self._amount:
             self._refuse(where, _NO_AMOUNT)
 
-    def _refuse(self, where: str, problem: str) -> None:
+    def _refuse(self, where: str, problem: str) -> NoReturn:
         raise SpecError(self._path, problem, where=where)
 
 
@@ -411,6 +453,9 @@ def _checked(raw: RawSpec, path: Path) -> FeatureSpec:
     features = link_features(raw, entities, path=path, hook=source)
     hook = source.linked(features) if source else None
     tables = link_tables(raw, entities, path=path)
+    requested = tuple(one for one in fields if one.use != "events")
+    events_only = tuple(one for one in fields if one.use == "events")
+    history = _history(raw)
     state = [_state(entity, raw) for entity in entities]
     windows = [entity.windows_us for entity in entities]
     # Settings that only set bits of the answer are no part of the vector.
@@ -428,20 +473,34 @@ def _checked(raw: RawSpec, path: Path) -> FeatureSpec:
         spec_hash=hash64(
             [
                 *(raw.product, state, windows, vector),
-                *([fields] if fields else []),
+                *([requested] if requested else []),
                 *([[(one.layout, one.max_age_us) for one in tables]] if tables else []),
                 *([["hook", hook.digest]] if hook else []),
+                *([["events", events_only]] if events_only else []),
+                *([["history", history]] if history else []),
             ]
         ),
         state_hash=hash64([raw.product, state, *generation]),
-        fields=fields,
+        fields=requested,
         tables=tables,
         hook=hook,
         feeds={name: duration_us(feed.max_age) for name, feed in raw.feeds.items()},
         amount=raw.amount,
+        events_only=events_only,
+        history=history,
     )
     _check_aliases(spec, path)
     return spec
+
+
+def _history(raw: RawSpec) -> EntityHistory | None:
+    if raw.history is None:
+        return None
+    return EntityHistory(
+        entity=[*raw.entities].index(raw.history.entity),
+        of=tuple(raw.history.of),
+        most=raw.history.most,
+    )
 
 
 def _refuse_shared_keys(raw: RawSpec, path: Path) -> None:
@@ -470,11 +529,16 @@ def _entity(name: str, raw: RawSpec, *, path: Path) -> Entity:
     if horizon_us > duration_us(f"{MAX_SPAN_DAYS}d"):
         problem = f"longest window, delay and lateness are over {MAX_SPAN_DAYS}d"
         raise SpecError(path, problem, where=where)
-    columns = tuple(sorted({one.of for one in own if one.of not in (None, AMOUNT)}))
+    named = {one.of for one in own if one.of not in (None, AMOUNT)}
+    if raw.history is not None and raw.history.entity == name:
+        named |= set(raw.history.of)
+    columns = tuple(sorted(filter(None, named)))
     if len(columns) > MAX_COLUMNS:
         problem = f"its features are of {len(columns)} others, {MAX_COLUMNS} at most"
         raise SpecError(path, problem, where=where)
     exact = _exact_feature(own, delay_us=delay_us)
+    if exact is None and raw.history is not None and raw.history.entity == name:
+        exact = "history", "newest events", "needs every event"
     deepest = max(own, key=_nth)
     plan = functools.partial(
         tile_form,
@@ -657,7 +721,7 @@ def _state(entity: Entity, raw: RawSpec) -> list[object]:
 
 def _check_aliases(spec: FeatureSpec, path: Path) -> None:
     """Refuse aliases of unknown columns, and aliases of two columns."""
-    fields = (one.name for one in spec.fields)
+    fields = (one.name for one in spec.event_fields)
     columns = (*spec.columns, *fields, LABEL, LABEL_TIME)
     owner = dict(zip(columns, columns, strict=True))
     for column, aliases in spec.aliases.items():
@@ -681,5 +745,5 @@ def wire_inputs(spec: FeatureSpec) -> dict[str, str]:
 
 
 def all_fields(spec: FeatureSpec) -> dict[str, str]:
-    """Return every declared field, with its type."""
+    """Return every declared field of a request, with its type."""
     return {field.name: FIELD_KINDS[field.type] for field in spec.fields}

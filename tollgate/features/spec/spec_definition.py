@@ -78,7 +78,8 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
     `high`, in the same unit. One whose `decimals` are None is an exact float64, and so
     are its bounds. A category without a vocabulary can only be counted (`distinct`).
     No feature reads a field for the policy: only rules, segments and the consent to
-    journal the row use it. (`omit_defaults`: the hash of a spec without such fields is
+    journal the row use it. Events have a field of `use: events`, requests have not.
+    (`omit_defaults`: the hash of a spec without such fields is
     the same as before they existed.)
     """
 
@@ -95,6 +96,19 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True, dict=True):
         """Map the hash of each word to its position in the vocabulary."""
         hashes = hash_words([word.encode() for word in self.vocabulary])
         return {one: place for place, one in enumerate(hashes.tolist())}
+
+
+class EntityHistory(msgspec.Struct, frozen=True):
+    """
+    The newest events that a row reads of its entity.
+
+    `entity` indexes the spec's entities. `of` names the columns of the entity to read
+    of each event, `most` is the largest number of events.
+    """
+
+    entity: int
+    of: tuple[str, ...]
+    most: int
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -188,7 +202,9 @@ class FeatureSpec(msgspec.Struct, frozen=True, dict=True):
     `state_hash` identifies the values stored per entity (it is part of every store
     key); `spec_hash` identifies these and the vector computed from them. `feeds` sets
     how old the newest event of a feed may be, in µs. `amount` is True if the product
-    has money; otherwise every amount is 0.
+    has money; otherwise every amount is 0. `fields` are those that a request may have;
+    `events_only` are those that events have in addition (`use: events`). `history`
+    names the newest events that a row reads; None reads none.
     """
 
     product: str
@@ -203,6 +219,8 @@ class FeatureSpec(msgspec.Struct, frozen=True, dict=True):
     tables: tuple[Table, ...] = ()
     hook: Hook | None = None
     amount: bool = True
+    events_only: tuple[Field, ...] = ()
+    history: EntityHistory | None = None
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -230,8 +248,13 @@ class FeatureSpec(msgspec.Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def field_names(self) -> tuple[str, ...]:
-        """Return the declared fields, in the order of the file."""
+        """Return the declared fields of a request, in the order of the file."""
         return tuple(field.name for field in self.fields)
+
+    @functools.cached_property
+    def event_fields(self) -> tuple[Field, ...]:
+        """Return the declared fields of an event: a request's, then the others."""
+        return (*self.fields, *self.events_only)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -250,7 +273,7 @@ class FeatureSpec(msgspec.Struct, frozen=True, dict=True):
 
     @functools.cached_property
     def _fields(self) -> dict[str, Field]:
-        return {one.name: one for one in self.fields}
+        return {one.name: one for one in self.event_fields}
 
     @functools.cached_property
     def numbers(self) -> dict[int, Field]:

@@ -44,7 +44,7 @@ Aggregate = Literal[
     "sessions",
 ]
 Calendar = Literal["weekend", "night"]
-FieldUse = Literal["features", "policy"]
+FieldUse = Literal["features", "policy", "events"]
 Feed = Literal["purchases", "labels"]
 
 _UNIT_US = {"s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6}
@@ -117,6 +117,14 @@ class RawFeed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     max_age: str
 
 
+class RawHistory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The newest events to read of an entity, as written in the file."""
+
+    entity: str
+    of: list[str]
+    most: int
+
+
 class RawSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file as written."""
 
@@ -132,6 +140,7 @@ class RawSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fields: list[RawField] = []
     tables: dict[str, RawTable] = {}
     feeds: dict[Feed, RawFeed] = {}
+    history: RawHistory | None = None
     hook: str | None = None
 
 
@@ -236,6 +245,7 @@ def _refuse_repeated_keys(content: bytes, path: Path) -> None:
                 waiting.append(value)
 
 
+MAX_HISTORY = 256  # newest events that a row reads of its entity
 MAX_DECIMALS = 4
 MAX_SCALED = 10**12  # in units of the last decimal: sums stay exact doubles
 MAX_VOCABULARY = 10_000
@@ -310,6 +320,8 @@ class _Values:
             self._feature(feature)
         for feed, wanted in raw.feeds.items():
             self._duration(f"feeds.{feed}.max_age", wanted.max_age, least_us=1)
+        if raw.history is not None:
+            self._history(raw.history)
 
     def _entity(self, name: str, entity: RawEntity) -> None:
         where = f"entities.{name}"
@@ -332,6 +344,16 @@ class _Values:
                 rate_per_s(entity.rate)
             except ValueError as error:
                 self._refuse(f"{where}.rate", str(error))
+
+    def _history(self, history: RawHistory) -> None:
+        if not history.of:
+            self._refuse("history.of", "is empty")
+        for name in history.of:
+            if history.of.count(name) > 1:
+                self._refuse("history.of", f"{name!r} appears twice")
+        if not 1 <= history.most <= MAX_HISTORY:
+            problem = f"{history.most} is not within 1 … {MAX_HISTORY}"
+            self._refuse("history.most", problem)
 
     def _table(self, name: str, table: RawTable) -> None:
         self._name("tables", name)

@@ -31,6 +31,7 @@ from tollgate.errors import (
     without_frames,
 )
 from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.ranking.history import UserHistory, no_history
 from tollgate.schema import Applied, Degraded
 from tollgate.store.dual_writes import FRESH_S, TargetState, TargetStates
 from tollgate.store.fallback.circuit_breaker import BreakerState, CircuitBreaker, Prober
@@ -85,6 +86,7 @@ class Scored(msgspec.Struct, frozen=True):
         age_us: Age of the oldest last known value in the row; int64 [N], 0 where the
             store replied.
         lookups: Lists and stored decisions.
+        history: The newest events of the rows; None if the spec reads none.
     """
 
     features: npt.NDArray[np.float64]
@@ -92,6 +94,7 @@ class Scored(msgspec.Struct, frozen=True):
     applied: npt.NDArray[np.uint8]
     age_us: npt.NDArray[np.int64]
     lookups: LookupResult = NO_LOOKUPS
+    history: UserHistory | None = None
 
 
 class StoreCounts:
@@ -679,6 +682,7 @@ class FallbackChain:
             applied=read.applied,
             age_us=np.zeros(len(read.applied), np.int64),
             lookups=lookups,
+            history=read.history,
         )
 
     def _read_partly(
@@ -728,7 +732,19 @@ class FallbackChain:
             applied=np.where(fallback_rows, np.uint8(applied), read.applied),
             age_us=age_us.max(axis=0),
             lookups=lookups,
+            history=self._known_history(read.history, missing),
         )
+
+    def _known_history(
+        self, history: UserHistory | None, missing: npt.NDArray[np.bool_]
+    ) -> UserHistory | None:
+        """Empty the histories of the rows whose entity has no known value."""
+        form = self._spec.history
+        if history is None or form is None:
+            return history
+        unknown = missing[form.entity]
+        history.fill(unknown, no_history(form, int(unknown.sum())))
+        return history
 
     def _defaulted(
         self,
