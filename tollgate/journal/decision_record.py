@@ -5,7 +5,8 @@ A chunk consists of a seal, a header, the names and the columns. An integer
 column, such as the lengths of ids, is stored as its smallest value and the differences
 to it, in as many bytes as the largest difference needs; in none if all values are
 equal. Floats and fingerprints are stored as they are, ids and codes one after the
-other. docs/journal.md has the layout byte by byte.
+other. A chunk of version 2 also has the details of its records, at its end; one of
+version 1 has none. docs/journal.md has the layout byte by byte.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import itertools
 import struct
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -114,21 +115,38 @@ def _by_width(reader: Reader, codes: I64, *, per_column: int) -> U64:
 # Seal and check the envelope of a chunk: magic, version, length and CRC-32.
 
 MAGIC = b"TGJR"
-VERSION = 1
+VERSION, DETAILS_VERSION = 1, 2  # of chunks without and with details
 MAX_CHUNK_BYTES = 16 << 20
 
 _SEAL = struct.Struct("<4sBII")  # magic, version, total length, CRC of the body
 
 
-def sealed(body: bytes) -> bytes:
-    """Prepend the seal to the body of a chunk."""
-    size = _SEAL.size + len(body)
-    return _SEAL.pack(MAGIC, VERSION, size, zlib.crc32(body)) + body
-
-
-def unsealed(raw: bytes) -> bytes:
+def sealed(body: bytes, details: Sequence[bytes] = ()) -> bytes:
     """
-    Check the seal and the checksum of a chunk; return its body.
+    Prepend the seal to the body of a chunk, and append the details of its records.
+
+    Args:
+        body: A body without details.
+        details: Details of each record; empty for none.
+
+    Raises:
+        JournalError: The chunk would be larger than MAX_CHUNK_BYTES.
+    """
+    version = VERSION
+    if details:
+        version = DETAILS_VERSION
+        lengths = np.array([list(map(len, details))], np.int64)
+        body = b"".join((body, pack_numbers(lengths), *details))
+    size = _SEAL.size + len(body)
+    if size > MAX_CHUNK_BYTES:
+        problem = f"would have {size:,} bytes; the limit is {MAX_CHUNK_BYTES:,}"
+        raise JournalError("a chunk", problem)
+    return _SEAL.pack(MAGIC, version, size, zlib.crc32(body)) + body
+
+
+def unsealed(raw: bytes) -> tuple[int, bytes]:
+    """
+    Check the seal and the checksum of a chunk; return its version and its body.
 
     Raises:
         JournalError: The bytes are no chunk, are damaged, or have an unknown version.
@@ -137,8 +155,9 @@ def unsealed(raw: bytes) -> bytes:
         start = raw[: len(MAGIC)]
         raise JournalError("a chunk", f"begins with {start!r}, not {MAGIC!r}: foreign")
     _, version, size, crc = _SEAL.unpack_from(raw)
-    if version != VERSION:
-        problem = f"has version {version}, this Tollgate reads {VERSION}"
+    if version not in (VERSION, DETAILS_VERSION):
+        known = f"{VERSION} and {DETAILS_VERSION}"
+        problem = f"has version {version}, this Tollgate reads {known}"
         raise JournalError("a chunk", problem)
     if size != len(raw) or size > MAX_CHUNK_BYTES:
         raise JournalError("a chunk", f"has {len(raw):,} bytes, and claims {size:,}")
@@ -146,7 +165,7 @@ def unsealed(raw: bytes) -> bytes:
     found = zlib.crc32(body)
     if found != crc:
         raise JournalError("a chunk", f"its checksum is {found:08x}, not {crc:08x}")
-    return body
+    return version, body
 
 
 MAX_CHUNK_ROWS = 4_096
@@ -228,6 +247,8 @@ class Records(DecidedRows, frozen=True, eq=False):
         model_us: Time from the end of the feature step to the decision step, µs; uint32
             [N].
         decision_us: Duration of the decision step, µs; uint32 [N].
+        details: What else the product records of each row, in a form of its own, such
+            as tollgate/ranking/ranking_record.py; N byte strings, or none at all.
     """
 
     writer: str
@@ -247,6 +268,7 @@ class Records(DecidedRows, frozen=True, eq=False):
     features_us: U32
     model_us: U32
     decision_us: U32
+    details: list[bytes] = []
 
     @property
     def owner(self) -> tuple[str, list[bytes]]:
@@ -275,7 +297,8 @@ def encode_chunk(records: Records) -> bytes:
     Encode records as a chunk.
 
     Raises:
-        JournalError: There are no records, too many, or columns of different lengths.
+        JournalError: There are no records, too many, or columns of different lengths,
+            or the chunk would be too large.
     """
     rows = len(records)
     if not 0 < rows <= MAX_CHUNK_ROWS:
@@ -305,7 +328,8 @@ def encode_chunk(records: Records) -> bytes:
         )
     except (ValueError, TypeError) as exc:
         raise JournalError("a chunk", f"its columns do not fit: {exc}") from exc
-    if numbers.shape[1:] != (rows,) or len(records.fingerprint) != rows:
+    whole = numbers.shape[1:] == (rows,) and len(records.fingerprint) == rows
+    if not whole or len(records.details) not in (0, rows):
         raise JournalError("a chunk", "its columns differ in length")
     body = b"".join(
         (
@@ -325,7 +349,7 @@ def encode_chunk(records: Records) -> bytes:
             *itertools.chain.from_iterable(texts),
         )
     )
-    return sealed(body)
+    return sealed(body, records.details)
 
 
 def _signed(kind: Any) -> Any:
@@ -340,9 +364,9 @@ def decode_chunk(raw: bytes) -> Records:
     Raises:
         JournalError: The bytes are no chunk, are damaged, or have an unknown version.
     """
-    reader = Reader(unsealed(raw))
+    version, body = unsealed(raw)
     try:
-        return _records_of(reader)
+        return _records_of(Reader(body), with_details=version == DETAILS_VERSION)
     except JournalError:
         raise
     except Exception as exc:  # numpy raises various errors for invalid bytes
@@ -350,7 +374,7 @@ def decode_chunk(raw: bytes) -> Records:
         raise JournalError("a chunk", problem) from exc
 
 
-def _records_of(reader: Reader) -> Records:
+def _records_of(reader: Reader, *, with_details: bool) -> Records:
     writer, first, spec, rows, features, outputs, size = _HEAD.unpack(
         reader.take(_HEAD.size)
     )
@@ -367,6 +391,10 @@ def _records_of(reader: Reader) -> Records:
     width = features + outputs + 1
     floats = np.frombuffer(reader.take(4 * width * rows), "<f4").reshape(rows, width)
     texts = [reader.texts(lengths) for lengths in numbers[fixed + declared :]]
+    details: list[bytes] = []
+    if with_details:
+        (lengths,) = unpack_numbers(reader, columns=1, rows=rows)
+        details = reader.texts(lengths)
     reader.end()
     plain = {
         name: numbers[at].view(kind) if kind is np.uint64 else numbers[at].astype(kind)
@@ -387,5 +415,6 @@ def _records_of(reader: Reader) -> Records:
         features=floats[:, :features].astype(np.float32),
         probabilities=floats[:, features:-1].astype(np.float32),
         score=floats[:, -1].astype(np.float32),
+        details=details,
         **plain,
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from tollgate import compiled
+from tollgate.errors import JournalError
 from tollgate.journal.decision_record import (
     MAX_CHUNK_ROWS,
     DecidedRows,
@@ -27,13 +28,14 @@ Array = npt.NDArray[Any]
 
 
 class Heading(msgspec.Struct, frozen=True):
-    """Values that all records of a writer share."""
+    """Values that all records of a writer share; `details`: whether they have some."""
 
     product: str
     release: str
     spec_hash: int
     entities: tuple[str, ...]
     fields: tuple[str, ...]
+    details: bool = False
 
 
 class Rows(msgspec.Struct, frozen=True, eq=False):
@@ -56,6 +58,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
         rules: uint64 [N].
         began_us: CLOCK_MONOTONIC when the decision step took the batch, µs.
         decision_us: Duration of the decision step, µs.
+        details: Details of each row, where the product records some.
     """
 
     decided_us: int
@@ -69,6 +72,7 @@ class Rows(msgspec.Struct, frozen=True, eq=False):
     rules: Array
     began_us: int
     decision_us: int
+    details: list[bytes] | None = None
 
     def __len__(self) -> int:
         return len(self.score)
@@ -80,16 +84,18 @@ Numbered = tuple[int, Rows]  # sequence number of the first row, rows
 def encode_rows(first: int, rows: Rows) -> bytes:
     """Encode rows of one batch and the number of the first, for `decode_rows`."""
     arrays = (rows.features, rows.probabilities, rows.score, rows.degraded)
+    encoded = (
+        first,
+        rows.decided_us,
+        rows.context,
+        [one.tobytes() for one in (*arrays, rows.decision, rows.rules)],
+        rows.reason_codes.tolist(),
+        rows.began_us,
+        rows.decision_us,
+    )
+    # Without details an earlier version can decode the rows.
     return _ENCODER.encode(
-        (
-            first,
-            rows.decided_us,
-            rows.context,
-            [one.tobytes() for one in (*arrays, rows.decision, rows.rules)],
-            rows.reason_codes.tolist(),
-            rows.began_us,
-            rows.decision_us,
-        )
+        encoded if rows.details is None else (*encoded, rows.details)
     )
 
 
@@ -101,14 +107,13 @@ def decode_rows(raw: bytes) -> Numbered:
         msgspec.MsgspecError, ValueError: The bytes are none.
     """
     found = _DECODER.decode(raw)
-    first, decided_us, context, arrays, codes, began_us, decision_us = found
-    features, probabilities, score, degraded, decision, rules = arrays
+    features, probabilities, score, degraded, decision, rules = found.arrays
     count = len(score) // 4
     reason_codes = np.empty(count, np.object_)
-    reason_codes[:] = codes
-    return first, Rows(
-        decided_us=decided_us,
-        context=context,
+    reason_codes[:] = found.reason_codes
+    return found.first, Rows(
+        decided_us=found.decided_us,
+        context=found.context,
         features=np.frombuffer(features, np.float32).reshape(count, -1),
         probabilities=np.frombuffer(probabilities, np.float32).reshape(count, -1),
         score=np.frombuffer(score, np.float32),
@@ -116,15 +121,27 @@ def decode_rows(raw: bytes) -> Numbered:
         decision=np.frombuffer(decision, np.uint8),
         reason_codes=reason_codes,
         rules=np.frombuffer(rules, np.uint64),
-        began_us=began_us,
-        decision_us=decision_us,
+        began_us=found.began_us,
+        decision_us=found.decision_us,
+        details=found.details,
     )
 
 
+class _EncodedRows(NamedTuple):
+    """Rows as `encode_rows` writes them: an array of these values, in this order."""
+
+    first: int
+    decided_us: int
+    context: bytes
+    arrays: tuple[bytes, ...]
+    reason_codes: list[bytes]
+    began_us: int
+    decision_us: int
+    details: list[bytes] | None = None
+
+
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(
-    tuple[int, int, bytes, tuple[bytes, ...], list[bytes], int, int]
-)
+_DECODER = msgspec.msgpack.Decoder(_EncodedRows)
 
 
 def to_records(
@@ -170,7 +187,20 @@ def to_records(
         decision_us=np.repeat([one.decision_us for one in batches], sizes).astype(
             np.uint32
         ),
+        details=_details(batches, heading),
     )
+
+
+def _details(batches: Sequence[Rows], heading: Heading) -> list[bytes]:
+    """Return the details of all rows; empty for a product that records none."""
+    found: list[bytes] = []
+    for one in batches if heading.details else ():
+        own = [b""] * len(one) if one.details is None else one.details
+        if len(own) != len(one):
+            problem = f"has details of {len(own)} of its {len(one)} rows"
+            raise JournalError("a batch", problem)
+        found += own
+    return found
 
 
 @functools.cache
@@ -199,7 +229,9 @@ def _ids(context: Array, name: str) -> list[bytes]:
 
 
 CHUNK_ROWS = 512
-_MOST_FLOATS = 128 << 10  # per chunk: 512 KB; a segment's frame holds 1 MB
+_MOST_BYTES = 512 << 10  # of floats and details per chunk; a segment's frame holds 1 MB
+# Details of one record: then a batch of MAX_BATCH_ROWS fits into a segment's frame.
+MAX_DETAILS_BYTES = 16 << 10
 
 # Builds the commands to send with records, from the decisions and the clock in µs.
 CommandBuilder = Callable[[DecidedRows, int], Sequence[Command]]
@@ -218,15 +250,17 @@ class Chunk(msgspec.Struct, frozen=True, eq=False):
 def runs(taken: Sequence[Numbered]) -> list[list[Numbered]]:
     """Split batches into runs of one chunk each; a gap in the numbers ends a run."""
     found: list[list[Numbered]] = []
-    begin = end = 0
+    begin = end = size = 0
     for first, rows in taken:
-        width = rows.features.shape[1] + rows.probabilities.shape[1]
-        most = min(CHUNK_ROWS, _MOST_FLOATS // width)
-        if not found or first != end or first + len(rows) - begin > most:
+        own = rows.features.nbytes + rows.probabilities.nbytes
+        own += sum(map(len, rows.details or ()))
+        many = first + len(rows) - begin > CHUNK_ROWS or size + own > _MOST_BYTES
+        if not found or first != end or many:
             found.append([])
-            begin = first
+            begin, size = first, 0
         found[-1].append((first, rows))
         end = first + len(rows)
+        size += own
     return found
 
 
@@ -275,7 +309,7 @@ def _pack_compiled(
         decision=_joined([one.decision for one in batches]),
         reason_codes=_joined([one.reason_codes for one in batches]).tolist(),
     )
-    return sealed(body), rows
+    return sealed(body, _details(batches, heading)), rows
 
 
 @functools.lru_cache(maxsize=8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -11,12 +12,14 @@ import numpy as np
 
 from tollgate.errors import InputError
 from tollgate.journal.journal_opening import open_writer
-from tollgate.journal.journal_rows import Heading, Rows
+from tollgate.journal.journal_rows import MAX_DETAILS_BYTES, Heading, Rows
 from tollgate.journal.journal_writer import JournalCounts
 from tollgate.journal.stored_decision_commands import StoreCommands
 from tollgate.policy.decide import PolicyDecisions
 from tollgate.schema import STORE_URL_VARIABLE
 from tollgate.steps import triton
+
+log = logging.getLogger(__name__)
 
 JOURNAL_URL_VARIABLE = "TOLLGATE_JOURNAL_URL"
 JOURNAL_SPOOL_VARIABLE = "TOLLGATE_JOURNAL_SPOOL"  # folder of chunks that wait for it
@@ -82,6 +85,7 @@ class StepJournal:
         began_us: int,
         marks: Array | None,
         excluded: Array | None = None,
+        details: list[bytes] | None = None,
     ) -> None:
         """
         Journal a batch's decisions, except those of marked rows.
@@ -95,6 +99,9 @@ class StepJournal:
             began_us: CLOCK_MONOTONIC when the step took the batch.
             marks: Of `row_marks`.
             excluded: Rows that another journal records; bool [N], None for none.
+            details: What else the product records of each row, N byte strings; None for
+                a product without details. A record whose details are longer than
+                MAX_DETAILS_BYTES is written with empty ones.
         """
         skipped = excluded if marks is None else marks
         if marks is not None and excluded is not None:
@@ -113,6 +120,8 @@ class StepJournal:
                 probabilities[chosen],
             )
             decisions = tuple(column[chosen] for column in decisions)
+            if details is not None:
+                details = [details[row] for row in chosen.tolist()]
         else:
             # Decisions are new arrays; if no row is left out, nothing changes them.
             features, probabilities = features.copy(), probabilities.copy()
@@ -129,12 +138,23 @@ class StepJournal:
             rules=rules,
             began_us=began_us,
             decision_us=time.monotonic_ns() // 1000 - began_us,
+            details=None if details is None else _shorter_details(details),
         )
         self._writer.append(rows)
 
     def close(self) -> None:
         """Write all pending records."""
         self._writer.close()
+
+
+def _shorter_details(details: list[bytes]) -> list[bytes]:
+    """Return details, empty in place of any that are too long for a record."""
+    longest = max(map(len, details), default=0)
+    if longest <= MAX_DETAILS_BYTES:
+        return details
+    text = "details of a record are left out: %d bytes, and a record takes %d"
+    log.warning(text, longest, MAX_DETAILS_BYTES)
+    return [b"" if len(one) > MAX_DETAILS_BYTES else one for one in details]
 
 
 def open_journal(

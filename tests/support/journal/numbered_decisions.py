@@ -68,6 +68,20 @@ def rows_of(first: int, count: int) -> Rows:
     )
 
 
+RICH = msgspec.structs.replace(HEADING, details=True)
+
+
+def details_of(number: int) -> bytes:
+    """Make the details of a decision: about 3 KB that hang on its number."""
+    return b"%08d" % number * (370 + number % 7)
+
+
+def rich_rows_of(first: int, count: int) -> Rows:
+    """Make decisions of a product with details."""
+    details = [details_of(number) for number in range(first, first + count)]
+    return msgspec.structs.replace(rows_of(first, count), details=details)
+
+
 def writer_of(
     url: str,
     folder: Path | None,
@@ -78,15 +92,16 @@ def writer_of(
     most_stream_bytes: int = MOST_STREAM_BYTES,
     most_spool_bytes: int = MOST_BYTES,
     deadline_s: float = 1.0,
+    heading: Heading = HEADING,
 ) -> JournalWriter:
     """Open a writer, with a spool and a mark if there is a folder."""
     spool = mark = None
     if folder is not None:
         spool = JournalSpool(folder, product="fraud", most_bytes=most_spool_bytes)
-        mark = Mark(folder, HEADING)
+        mark = Mark(folder, heading)
     line = open_pipeline(url, deadline_s=deadline_s)
     return JournalWriter(
-        HEADING,
+        heading,
         JournalStream("fraud", line, most_bytes=most_stream_bytes),
         spool=spool,
         mark=mark,

@@ -173,7 +173,7 @@ def test_nonsense_under_a_sound_seal_is_an_error_of_the_journal(seed: int) -> No
     [
         (b"", "begins with b''"),
         (b"PAR1" * 10, "begins with b'PAR1', not b'TGJR': foreign"),
-        (b"TGJR\x02" + bytes(40), "has version 2, this Tollgate reads 1"),
+        (b"TGJR\x03" + bytes(40), "has version 3, this Tollgate reads 1 and 2"),
     ],
 )
 def test_what_is_no_chunk_is_named(raw: bytes, words: str) -> None:
@@ -193,6 +193,103 @@ def test_what_does_not_fit_is_not_packed() -> None:
         short = msgspec.structs.replace(made, **{name: getattr(made, name)[:4]})
         with pytest.raises(JournalError, match="columns"):
             encode_chunk(short)
+
+
+def two_records(details: list[bytes]) -> Records:
+    """Make the two records of STORED."""
+    return Records(
+        writer="00ff10203040aabb",
+        first_sequence=7,
+        product="toy",
+        release="toy-1",
+        spec_hash=77,
+        entities=("customer",),
+        decided_us=np.array([1000, 1001]),
+        transaction_id=[b"a", b"bc"],
+        entity_id=[[b"k1", b"k2"]],
+        event_time_us=np.array([-3, 900]),
+        cents=np.array([5, 70000]),
+        fields={"distance": np.array([1, 1])},
+        fingerprint=np.array([1 << 63, 9], np.uint64),
+        features=np.array([[0.5, -0.0], [2.0, 3.0]], np.float32),
+        probabilities=np.array([[0.25, 0.75], [1.0, 0.0]], np.float32),
+        score=np.array([0.75, 0.0], np.float32),
+        degraded=np.array([0, 4], np.uint32),
+        age_ms=np.zeros(2, np.uint32),
+        applied=np.ones(2, np.uint8),
+        list_hits=np.zeros(2, np.uint32),
+        decision=np.array([2, 0], np.uint8),
+        reason_codes=[b"LARGE", b""],
+        rules=np.array([1 << 63, 0], np.uint64),
+        features_us=np.array([300, 300], np.uint32),
+        model_us=np.array([40, 50], np.uint32),
+        decision_us=np.array([9, 9], np.uint32),
+        details=details,
+    )
+
+
+# Written by the version that knew no details.
+STORED = bytes.fromhex(
+    "54474a5201de000000b75dda8000ff10203040aabb07000000000000004d00000000000000020000"
+    "00020002001f0094a3746f79a5746f792d3191a8637573746f6d657291a864697374616e63652112"
+    "1301001000014420111010111001050a025012020204d0075802ffffffffffffffff000100040200"
+    "000a0001050000008703000000006b11010000000000000000000000000000000080000000000000"
+    "008009000000000000000000003f000000800000803e0000403f0000403f00000040000040400000"
+    "803f00000000000000006162636b316b324c41524745"
+)
+
+
+def test_a_chunk_without_details_keeps_its_bytes() -> None:
+    """Version 1, as earlier versions wrote it and read it."""
+    assert encode_chunk(two_records([])) == STORED
+    require_same(decode_chunk(STORED), two_records([]))
+
+
+def test_details_follow_the_chunk_of_an_earlier_version() -> None:
+    """Packed by hand: its body, a width, the shortest length, the rest; the texts."""
+    details = [b"\x00" * 300, b"xyz"]
+    lengths = struct.pack("<BBHH", 0x12, 3 << 1, 297, 0)  # zigzag of 3; above 3
+    body = STORED[13:] + lengths + b"".join(details)
+    by_hand = struct.pack("<4sBII", b"TGJR", 2, 13 + len(body), zlib.crc32(body)) + body
+    assert encode_chunk(two_records(details)) == by_hand
+    require_same(decode_chunk(by_hand), two_records(details))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 16, 512])
+def test_details_come_back_byte_by_byte(rows: int) -> None:
+    """Of any length, none included, each with its own row."""
+    rng = np.random.default_rng(rows)
+    details = [rng.bytes(int(size)) for size in rng.integers(0, 4_000, rows)]
+    for own in (details, [b""] * rows):
+        made = msgspec.structs.replace(records(rows, seed=rows), details=own)
+        require_same(made, decode_chunk(encode_chunk(made)))
+
+
+def test_details_of_some_records_only_are_refused() -> None:
+    """One for each record, or none at all; no chunk that no reader would take."""
+    with pytest.raises(JournalError, match="columns"):
+        encode_chunk(two_records([b"one"]))
+    large = msgspec.structs.replace(records(32), details=[bytes(600_000)] * 32)
+    with pytest.raises(JournalError, match=r"would have 19,2\d\d,\d\d\d bytes"):
+        encode_chunk(large)
+
+
+def test_damage_in_details_is_found() -> None:
+    """A flipped bit or a missing end; a forged body is an error of the journal."""
+    raw = encode_chunk(two_records([b"some details", b"more"]))
+    for at in range(len(raw)):
+        damaged = bytearray(raw)
+        damaged[at] ^= 1 << (at % 8)
+        with pytest.raises(JournalError, match=r"^a chunk: "):
+            decode_chunk(bytes(damaged))
+        with pytest.raises(JournalError, match=r"foreign|claims"):
+            decode_chunk(raw[:at])
+    for at in range(len(STORED), len(raw)):
+        for value in range(256):
+            body = raw[13:at] + bytes([value]) + raw[at + 1 :]
+            forged = struct.pack("<4sBII", b"TGJR", 2, len(raw), zlib.crc32(body))
+            with contextlib.suppress(JournalError):
+                assert len(decode_chunk(forged + body).details) == 2
 
 
 def test_stream_has_the_products_name() -> None:

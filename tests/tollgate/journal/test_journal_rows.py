@@ -14,7 +14,16 @@ from hypothesis import strategies as st
 from tollgate import compiled
 from tollgate.journal import journal_rows
 from tollgate.journal.decision_record import MAX_CHUNK_ROWS, decode_chunk
-from tollgate.journal.journal_rows import Chunk, Heading, Rows, pack
+from tollgate.journal.journal_rows import (
+    MAX_DETAILS_BYTES,
+    Chunk,
+    Heading,
+    Rows,
+    decode_rows,
+    encode_rows,
+    pack,
+    runs,
+)
 from tollgate.journal.stored_decision_commands import StoreCommands
 from tollgate.schema import MAX_ID_BYTES, context_dtype
 
@@ -33,6 +42,7 @@ def headings(draw: st.DrawFn) -> Heading:
         spec_hash=draw(st.sampled_from([0, 77, 2**64 - 1])),
         entities=("customer", "terminal")[: draw(st.integers(0, 2))],
         fields=("distance", "channel")[: draw(st.integers(0, 2))],
+        details=draw(st.booleans()),
     )
 
 
@@ -72,7 +82,15 @@ def rows_of(
         rules=rng.choice(np.array([0, 1, 2**63, 2**64 - 1], np.uint64), rows),
         began_us=NOW_US + int(rng.choice([-5_000_000_000_000, 0, 10**6])),
         decision_us=int(rng.choice([0, 200, 2**32 + 3])),
+        details=details_of(rows, rng) if heading.details else None,
     )
+
+
+def details_of(rows: int, rng: np.random.Generator) -> list[bytes] | None:
+    """Draw details of any length; sometimes a batch has none."""
+    if rng.random() < 0.2:
+        return None
+    return [rng.bytes(int(size)) for size in rng.choice([0, 1, 300, 5_000], rows)]
 
 
 def packed(
@@ -112,6 +130,62 @@ def test_compiled_loop_packs_the_bytes_of_numpy(
         packer = journal_rows._packer(heading, WRITER)
         assert packer.pack(batches, first) is not None
     assert msgspec.structs.astuple(again) == msgspec.structs.astuple(by_numpy)
+
+
+def test_each_row_has_its_details() -> None:
+    """A batch without any has empty ones; a product without any writes version 1."""
+    heading = Heading("toy", "toy-1", 77, ("customer",), ("distance",), details=True)
+    rng = np.random.default_rng(3)
+    three = msgspec.structs.replace(
+        rows_of(heading, 3, rng), details=[b"a", b"", b"c" * 900]
+    )
+    two = msgspec.structs.replace(rows_of(heading, 2, rng), details=None)
+    chunk = packed([three, two], heading, first=0, module=compiled.decisions)
+    assert isinstance(chunk, Chunk)
+    assert chunk.raw[4] == 2
+    assert decode_chunk(chunk.raw).details == [b"a", b"", b"c" * 900, b"", b""]
+    chunk = packed([three, two], HEADING, first=0, module=compiled.decisions)
+    assert isinstance(chunk, Chunk)
+    assert chunk.raw[4] == 1
+    assert decode_chunk(chunk.raw).details == []
+    for module in (None, compiled.decisions):
+        short = msgspec.structs.replace(three, details=[b"a"])
+        error = packed([short], heading, first=0, module=module)
+        assert str(error) == "a batch: has details of 1 of its 3 rows"
+
+
+def test_a_run_ends_before_its_chunk_is_too_large() -> None:
+    """By the bytes of floats and details; a frame of the spool holds 1 MiB."""
+    rng = np.random.default_rng(4)
+    batch = rows_of(HEADING, 32, rng, features=15)
+    many = [(32 * at, batch) for at in range(40)]
+    assert [len(run) for run in runs(many)] == [16, 16, 8]
+    full = msgspec.structs.replace(batch, details=[bytes(MAX_DETAILS_BYTES - 60)] * 32)
+    assert [len(run) for run in runs([(32 * at, full) for at in range(4)])] == [1] * 4
+    usual = msgspec.structs.replace(batch, details=[bytes(3_000)] * 32)
+    long = runs([(32 * at, usual) for at in range(40)])
+    assert [len(run) for run in long] == [5] * 8
+    wide = rows_of(HEADING, 32, rng, features=1_022)
+    assert [len(run) for run in runs([(32 * at, wide) for at in range(9)])] == [4, 4, 1]
+
+
+def test_rows_of_the_previous_version_can_be_decoded() -> None:
+    """Seven values; rows without details are encoded as such, others with an eighth."""
+    rows = rows_of(HEADING, 3, np.random.default_rng(6))
+    arrays = [rows.features, rows.probabilities, rows.score, rows.degraded]
+    arrays += [rows.decision, rows.rules]
+    seven = [
+        *(9, rows.decided_us, rows.context, [one.tobytes() for one in arrays]),
+        *(rows.reason_codes.tolist(), rows.began_us, rows.decision_us),
+    ]
+    seven_encoded = msgspec.msgpack.encode(seven)
+    assert encode_rows(9, rows) == seven_encoded
+    first, found = decode_rows(seven_encoded)
+    assert (first, found.details) == (9, None)
+    assert encode_rows(9, found) == seven_encoded
+    rich = msgspec.structs.replace(rows, details=[b"a", b"", b"ccc"])
+    assert encode_rows(9, rich) == msgspec.msgpack.encode([*seven, [b"a", b"", b"ccc"]])
+    assert decode_rows(encode_rows(9, rich))[1].details == [b"a", b"", b"ccc"]
 
 
 HEADING = Heading("toy", "toy-1", 77, ("customer",), ("distance",))

@@ -16,10 +16,13 @@ from tests.support.checkout import checkout_environment
 from tests.support.journal.numbered_decisions import (
     HEADING,
     KEY,
+    RICH,
     chunks_in,
+    details_of,
     ends_in,
     ids_in,
     name_of,
+    rich_rows_of,
     rows_of,
     wait_until,
     writer_of,
@@ -118,6 +121,30 @@ def test_records_wait_on_disk_while_redis_is_away(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
     counts = writer.counts
     assert (counts.written, counts.spooled, counts.dropped) == (15, 300, 0)
+
+
+def test_details_arrive_by_stream_and_by_spool(tmp_path: Path) -> None:
+    """Each with its record, before, during and after an outage."""
+    state, folder = tmp_path / "redis", tmp_path / "spool"
+    with EmbeddedRedis(state) as server:
+        writer = writer_of(server.url, folder, heading=RICH)
+        writer.append(rich_rows_of(0, 320))
+        wait_until(lambda: writer.counts.written == 320)
+    for at in range(320, 1_280, 32):
+        writer.append(rich_rows_of(at, 32))
+    wait_until(lambda: writer.counts.spooled == 960)
+    with EmbeddedRedis(state) as server:
+        wait_until(lambda: not segments(folder))
+        writer.append(rich_rows_of(1_280, 7))
+        writer.close()
+        found = chunks_in(server.url)
+    by_number: dict[int, bytes] = {}
+    for one in found:
+        for row, text in enumerate(one.details):
+            assert by_number.setdefault(one.first_sequence + row, text) == text
+    assert list(by_number) == list(range(1_287))
+    assert all(text == details_of(number) for number, text in by_number.items())
+    assert writer.counts.dropped == 0
 
 
 def test_what_redis_forgot_is_sent_again(tmp_path: Path) -> None:

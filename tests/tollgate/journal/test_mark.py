@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 import os
 import struct
@@ -13,8 +14,11 @@ from msgspec.structs import replace
 
 from tests.support.journal.numbered_decisions import (
     HEADING,
+    RICH,
     chunks_in,
+    details_of,
     ends_in,
+    rich_rows_of,
     rows_of,
     wait_until,
     writer_of,
@@ -127,6 +131,39 @@ def test_the_next_writer_sends_the_rows_and_the_end(tmp_path: Path) -> None:
     assert [(one.first_sequence, len(one)) for one in sent] == [(4, 8)]
     assert [one.sequence for one in ends] == [12]
     assert not list(spool.glob("*.mark"))
+
+
+def test_details_survive_a_kill(tmp_path: Path) -> None:
+    """The rows of a dead writer are sent with the details that they had."""
+    spool = tmp_path / "spool"
+    spool.mkdir()
+    dead = Mark(spool, RICH)
+    for batch in range(3):
+        assert dead.save(32 * batch, rich_rows_of(32 * batch, 32))
+    dead.set(96)
+    dead.close(end_stored=False)
+    with EmbeddedRedis(tmp_path / "state") as server:
+        writer = writer_of(server.url, spool, heading=RICH)
+        wait_until(lambda: len(list(spool.glob("*.mark"))) == 1)
+        writer.close()
+        sent = [one for one in chunks_in(server.url) if one.writer == dead.writer]
+    assert [text for one in sent for text in one.details] == [
+        details_of(number) for number in range(96)
+    ]
+
+
+def test_a_mark_has_room_for_1_400_records_with_details(tmp_path: Path) -> None:
+    """About 3 KB each, besides ids and vector; without details it has more."""
+    counts = {}
+    for name, make in (("rich", rich_rows_of), ("plain", rows_of)):
+        mark = Mark(tmp_path, HEADING)
+        batches = itertools.count()
+        while mark.save(32 * (at := next(batches)), make(32 * at, 32)):
+            pass
+        counts[name] = 32 * at
+        mark.close(end_stored=True)
+    assert 1_400 < counts["rich"] < 2_200
+    assert counts["plain"] > 6_000
 
 
 @pytest.mark.parametrize("damage", ["heading", "version", "rows"])

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
+import msgspec
 import numpy as np
 import pytest
 import redis
@@ -16,7 +17,7 @@ from tollgate import compiled
 from tollgate.engine.decision_stage import row_marks
 from tollgate.journal.decision_record import Records, decode_chunk
 from tollgate.journal.journal_opening import open_writer
-from tollgate.journal.journal_rows import Heading
+from tollgate.journal.journal_rows import MAX_DETAILS_BYTES, Heading
 from tollgate.journal.journal_writer import JournalCounts
 from tollgate.journal.stream_entries import stream_key
 from tollgate.policy.decide import PolicyDecisions
@@ -57,14 +58,21 @@ def decided_of(rows: int) -> PolicyDecisions:
     )
 
 
-def journaled(context: np.ndarray, folder: Path) -> list[Records]:
+def journaled(
+    context: np.ndarray,
+    folder: Path,
+    *,
+    details: list[bytes] | None = None,
+    excluded: np.ndarray | None = None,
+) -> list[Records]:
     """Journal rows, then spoil all memory they came in; what the stream has."""
     rows = len(context)
+    heading = msgspec.structs.replace(HEADING, details=details is not None)
     decided = decided_of(rows)
     features = np.repeat(np.arange(rows, dtype=np.float32)[:, None], 3, axis=1)
     probabilities = np.ones((rows, 2), np.float32)
     with EmbeddedRedis(folder) as server, redis.Redis.from_url(server.url) as client:
-        writer = open_writer(server.url, HEADING, folder="", deadline_s=5.0)
+        writer = open_writer(server.url, heading, folder="", deadline_s=5.0)
         journal = StepJournal(writer)
         journal.record(
             context,
@@ -73,6 +81,8 @@ def journaled(context: np.ndarray, folder: Path) -> list[Records]:
             probabilities=probabilities,
             began_us=time.monotonic_ns() // 1000,
             marks=row_marks(context, spec_hash=HEADING.spec_hash),
+            excluded=excluded,
+            details=details,
         )
         context[:] = np.zeros(1, context.dtype)
         features[:] = probabilities[:] = np.nan
@@ -105,6 +115,21 @@ def test_rows_apart_leave_no_record(tmp_path: Path, field: str, value: int) -> N
     context = context_of(2)
     context[field] = value
     assert journaled(context, tmp_path / "none") == []
+
+
+def test_each_row_keeps_its_own_details(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Rows that leave no record take theirs along; too long ones cost no record."""
+    context = context_of(6)
+    context["dry_run"][1] = 1
+    excluded = np.array([False, False, False, True, False, False])
+    details = [b"%d" % row * 3_000 for row in range(6)]
+    details[4] = bytes(MAX_DETAILS_BYTES + 1)
+    (chunk,) = journaled(context, tmp_path, details=details, excluded=excluded)
+    assert chunk.transaction_id == [b"t000", b"t002", b"t004", b"t005"]
+    assert chunk.details == [b"0" * 3_000, b"2" * 3_000, b"", b"5" * 3_000]
+    assert "details of a record are left out: 16385 bytes" in caplog.text
 
 
 @pytest.mark.parametrize("seed", range(20))
