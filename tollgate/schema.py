@@ -55,6 +55,11 @@ CANDIDATE_FEATURES = "candidate_features"  # float32 [N, C, F], input of the mod
 RANKING_CONTEXT = "ranking_context"  # UINT8 [N, R], for the ranking step
 RELEVANCE = "relevance"  # float32 [N, C], output of the model
 CHALLENGER_RELEVANCE = "challenger_relevance"  # optional, of a canary
+# Output of the model -> name under which the last step gets that of a challenger.
+CHALLENGER_OUTPUTS = {
+    PROBABILITIES: CHALLENGER_PROBABILITIES,
+    RELEVANCE: CHALLENGER_RELEVANCE,
+}
 # Outputs of its ensemble and of its ranking step: name -> Triton type. The first three
 # are [N, K]: K items, the best first.
 RANKED_TYPES = {
@@ -65,6 +70,7 @@ RANKED_TYPES = {
     "error": "TYPE_STRING",
     "release": "TYPE_STRING",
 }
+LIST_OUTPUTS = ("items", "scores", "source")
 REQUEST_ID = "request_id"  # of its ensemble, in place of the transaction id
 EXCLUDE = "exclude"  # optional input: ids of items that the answer must not have
 ITEM_SEPARATOR = "|"  # between these ids

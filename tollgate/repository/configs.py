@@ -15,7 +15,7 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tollgate.errors import InputError, RepositoryError
-from tollgate.schema import CHALLENGER_PROBABILITIES, PROBABILITIES
+from tollgate.schema import CHALLENGER_OUTPUTS
 
 CONFIG_FILE = "config.pbtxt"
 NAMED_CONFIGS = "configs"
@@ -121,22 +121,23 @@ def add_canary(ensemble: ModelConfig, *, step: str, version: int) -> None:
     Wire a second version of an ensemble's model into it, for a challenger.
 
     A step that reads the model's output in the ensemble also receives the other output,
-    as CHALLENGER_PROBABILITIES; nothing else changes.
+    under its name of CHALLENGER_OUTPUTS; nothing else changes.
 
     Args:
         ensemble: Changed in place; its versions are pinned already.
     """
     steps = ensemble.ensemble_scheduling.step
     (model,) = (one for one in steps if one.model_name == step)
-    output = model.output_map[PROBABILITIES]
+    (name,) = (one for one in CHALLENGER_OUTPUTS if one in model.output_map)
+    challenger, output = CHALLENGER_OUTPUTS[name], model.output_map[name]
     readers = [one for one in steps if output in one.input_map.values()]
     for reader in readers:
-        reader.input_map[CHALLENGER_PROBABILITIES] = CHALLENGER_PROBABILITIES
+        reader.input_map[challenger] = challenger
     second = steps.add()
     second.CopyFrom(model)
     second.model_version = version
     second.output_map.clear()
-    second.output_map[PROBABILITIES] = CHALLENGER_PROBABILITIES
+    second.output_map[name] = challenger
 
 
 def to_json(config: ModelConfig) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -59,19 +59,61 @@ class Product(msgspec.Struct, frozen=True):
         return names[0]
 
     @property
+    def ranks(self) -> bool:
+        """Whether it ranks items: the answer has items instead of a decision."""
+        return is_ranking(self.ensemble)
+
+    @property
     def features_step(self) -> str:
-        """The step that validates rows and assembles features."""
+        """The step that validates rows, and assembles features or candidates."""
         return self.producer(schema.CONTEXT)
+
+    @property
+    def model_input(self) -> str:
+        """The tensor that the model scores, as the contract names it."""
+        return schema.CANDIDATE_FEATURES if self.ranks else schema.FEATURES
+
+    @property
+    def model_output(self) -> str:
+        """The tensor with the answer of the model."""
+        return schema.RELEVANCE if self.ranks else schema.PROBABILITIES
+
+    @property
+    def challenger_output(self) -> str:
+        """The same of a challenger, an optional input of the decision step."""
+        return schema.CHALLENGER_OUTPUTS[self.model_output]
+
+    @property
+    def answer_types(self) -> Mapping[str, str]:
+        """Triton's type of each output of the ensemble, by name."""
+        return schema.RANKED_TYPES if self.ranks else schema.ANSWER_TYPES
 
     @property
     def model_step(self) -> str:
         """The step that runs the trained model."""
-        return self.producer(schema.PROBABILITIES)
+        return self.producer(self.model_output)
 
     @property
     def decision_step(self) -> str:
-        """The step that applies the policy."""
-        return self.producer("decision")
+        """The step that applies the policy: it decides, or ranks the candidates."""
+        return self.producer(_ITEMS if self.ranks else _DECISION)
+
+
+# The first output of each kind of answer.
+_DECISION, _ITEMS = next(iter(schema.ANSWER_TYPES)), next(iter(schema.RANKED_TYPES))
+
+
+def is_ranking(ensemble: ModelConfig) -> bool:
+    """Return whether an ensemble answers with items and without a decision."""
+    names = {output.name for output in ensemble.output}
+    return _ITEMS in names and _DECISION not in names
+
+
+def is_product(ensemble: ModelConfig) -> bool:
+    """Return whether an ensemble answers as a product: a decision, or ranked items."""
+    names = {output.name for output in ensemble.output}
+    # Other ensembles may have items, too.
+    return _DECISION in names or {_ITEMS, schema.RELEASE_PARAMETER} <= names
 
 
 def read_product(repository: Path, product: str, *, config_name: str = "") -> Product:

@@ -3,7 +3,8 @@ Archive releases in the journal, so that their records can be read years later.
 
 When a record names a release for the first time, a new link of the chain stores the
 file of the release and the readable files of its versions: features.yaml, policy.yaml,
-artifact.json.
+artifact.json. Of a product that ranks it also stores the catalogue, because records
+name items by their position in it.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spe
 from tollgate.features.windows.entity_entries import MISSING
 from tollgate.journal.decision_record import Records
 from tollgate.policy import POLICY_FILE
+from tollgate.ranking.catalogue import CATALOGUE_FILE, RETRIEVAL_FILE
 from tollgate.repository.product_models import read_product
 from tollgate.repository.releases.release_file import RELEASE_FILE
 from tollgate.repository.releases.release_history import find_release
@@ -57,6 +59,9 @@ def read_release_files(
             ARTIFACT_FILE: models.model_step,
             EXPLAIN_FILE: models.model_step,
         }
+        if models.ranks:
+            step = models.features_step
+            wanted |= dict.fromkeys((CATALOGUE_FILE, RETRIEVAL_FILE), step)
         found = {RELEASE_FILE: msgspec.json.encode(release)}
         for file, step in wanted.items():
             path = repository / step / str(release.versions[step]) / file

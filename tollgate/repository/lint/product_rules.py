@@ -25,6 +25,8 @@ from tollgate.features.spec.description import duration_text
 from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.features.spec.spec_definition import Field
 from tollgate.policy import POLICY_FILE
+from tollgate.ranking.candidates import CANDIDATES, feature_names
+from tollgate.ranking.catalogue import CATALOGUE_FILE, RETRIEVAL_FILE, Catalogue
 from tollgate.repository.findings import Finding, collecting
 from tollgate.repository.hashes import SHORT_DIGITS, hash_file
 from tollgate.repository.models.artifact_file import (
@@ -57,6 +59,8 @@ from tollgate.schema import ARTIFACT_FILE
 # Each rule prevents a failure that was observed; its sentence names the failure.
 
 PYTHON_BACKEND = "python"
+ANY_LENGTH = -1  # dimension of a tensor
+EVENTS_USE: str = "events"  # of a declared field that only events have, not requests
 _TIMEOUT_FIELDS = (
     "timeout_action",
     "default_timeout_microseconds",
@@ -210,7 +214,9 @@ def wiring_findings(product: Product) -> list[Finding]:
     }
     wires = Wires(Ends.of(product.ensemble, name=product.name))
     breaks = [*wires.follow(product.ensemble.ensemble_scheduling.step, tensors)]
-    breaks += _answer_breaks(wires.ensemble.outputs)
+    breaks += _answer_breaks(wires.ensemble.outputs, product.answer_types)
+    if product.ranks:
+        breaks += _request_id_breaks(product)
     return [
         Finding(code=code, file=file, where=where, problem=problem, at=at)
         for code, where, problem, at in breaks
@@ -222,11 +228,7 @@ def field_findings(
 ) -> list[Finding]:
     """Check that step and ensemble have an optional input for every declared field."""
     ensemble, config = product.ensemble, product.steps[step]
-    sources = next(
-        dict(one.input_map)
-        for one in ensemble.ensemble_scheduling.step
-        if one.model_name == step
-    )
+    sources = input_map(product, step)
     inputs = {
         product.name: tensors_of(ensemble.input, origin="config.pbtxt"),
         step: tensors_of(config.input, origin="config.pbtxt"),
@@ -264,23 +266,49 @@ def _field_problem(tensor: Tensor | None, kind: str) -> str:
     return "" if tensor.optional else f"must be optional: {wanted}"
 
 
-def _answer_breaks(declared: dict[str, Tensor] | None) -> Iterator[Break]:
+def _answer_breaks(
+    declared: dict[str, Tensor] | None, types: Mapping[str, str]
+) -> Iterator[Break]:
     """Compare the ensemble's outputs with those that clients expect."""
     outputs = declared or {}
     for name, tensor in outputs.items():
         where, at = f"output {name}", f"output[{name}]"
-        expected = schema.ANSWER_TYPES.get(name)
+        expected = types.get(name)
+        size = ANY_LENGTH if name in schema.LIST_OUTPUTS else 1
         if expected is None:
             yield "TG120", where, "is not part of the answer that clients know", at
-        elif (tensor.kind, tensor.dims) != (expected, (1,)):
-            yield "TG120", where, f"{tensor} must be {expected} [1]", at
-    for name in schema.ANSWER_TYPES.keys() - outputs.keys():
+        elif (tensor.kind, tensor.dims) != (expected, (size,)):
+            yield "TG120", where, f"{tensor} must be {expected} [{size}]", at
+    for name in types.keys() - outputs.keys():
         yield (
             "TG120",
             f"output {name}",
             "is part of the answer and is missing",
             "output",
         )
+
+
+def _request_id_breaks(product: Product) -> Iterator[Break]:
+    """Check that the first step gets the id of the request as its transaction id."""
+    try:
+        step = product.features_step
+    except RepositoryError:
+        return  # a finding of another rule
+    mapped = input_map(product, step).get(schema.TRANSACTION_ID)
+    if mapped not in (None, schema.REQUEST_ID):
+        where = f"{step}: input_map {schema.TRANSACTION_ID}"
+        problem = f"is {mapped}, must be {schema.REQUEST_ID}: clients send that"
+        at = f"ensemble_scheduling.step[{step}].input_map[{schema.TRANSACTION_ID}]"
+        yield "TG325", where, problem, at
+
+
+def input_map(product: Product, step: str) -> dict[str, str]:
+    """Return the tensors of the ensemble that a step gets, by the step's own names."""
+    return next(
+        dict(one.input_map)
+        for one in product.ensemble.ensemble_scheduling.step
+        if one.model_name == step
+    )
 
 
 # Check that the files of the pinned versions fit the configurations and each other.
@@ -315,10 +343,16 @@ def content_findings(
     step = product.features_step
     spec = load_spec(directories[step] / SPEC_FILE)
     findings += _spec_findings(product, spec=spec)
-    findings += field_findings(product, step=step, fields=spec.fields)
+    fields = [one for one in spec.fields if one.use != EVENTS_USE]
+    findings += field_findings(product, step=step, fields=fields)
     model = directories[product.model_step]
-    findings += _model_findings(model, product, spec=spec)
     decision = directories[product.decision_step]
+    names = spec.feature_names
+    if product.ranks:
+        catalogue = _catalogue_of(directories[step], decision, findings=findings)
+        names = feature_names(catalogue) if catalogue else ()
+        findings += _candidate_findings(product, names)
+    findings += _model_findings(model, product, spec=spec, names=names)
     findings += _policy_findings(decision, product, spec=spec)
     if release and release.spec_hash != spec_hash_text(spec.spec_hash):
         file = str(release_path(product.repository, product.name))
@@ -389,9 +423,14 @@ def _tensor_problem(tensor: Tensor | None, kind: str, *, size: int) -> str:
 
 
 def _model_findings(
-    directory: Path, product: Product, *, spec: FeatureSpec
+    directory: Path, product: Product, *, spec: FeatureSpec, names: Sequence[str]
 ) -> list[Finding]:
-    """Compare the model, the record of its origin, and the spec."""
+    """
+    Compare the model, the record of its origin, and the spec.
+
+    Args:
+        names: Names of the numbers that the model gets; empty if they are not known.
+    """
     path = directory / MODEL_FILE
     if not path.is_file():
         return [_missing(path, "the model", code="TG313")]
@@ -402,7 +441,11 @@ def _model_findings(
         artifact = read_artifact(directory)
         findings += [
             Finding(code="TG312", file=record, where=where, problem=problem)
-            for where, problem in _artifact_breaks(artifact, hash_file(path), spec=spec)
+            for where, problem in (
+                *_file_breaks(artifact, hash_file(path)),
+                *_feature_breaks(artifact, names, product=product),
+                *_spec_breaks(artifact, spec, product=product),
+            )
         ]
         require_same_files(directory, artifact.files)
     return findings
@@ -411,9 +454,22 @@ def _model_findings(
 def _policy_findings(
     directory: Path, product: Product, *, spec: FeatureSpec
 ) -> list[Finding]:
-    """Compare the classes a policy names with those the model has."""
+    """Compare a policy with the model: classes, or lists of items."""
     path = directory / POLICY_FILE
-    labels = load_policy_of(directory, spec).labels
+    policy = load_policy_of(directory, spec)
+    labels = policy.labels
+    if product.ranks != (policy.ranking is not None):
+        problem = (
+            f"is missing: {product.name} answers with items"
+            if product.ranks
+            else f"orders items, and {product.name} answers with a decision"
+        )
+        return [Finding(code="TG327", file=str(path), where="ranking", problem=problem)]
+    if product.ranks and len(labels) != 1:
+        problem = f"{len(labels)}, must be one number: the best item's relevance"
+        return [Finding(code="TG327", file=str(path), where="labels", problem=problem)]
+    if product.ranks:
+        return []
     config = product.steps[product.model_step]
     (dims,) = (one.dims for one in config.output if one.name == schema.PROBABILITIES)
     if list(dims) == [len(labels)]:
@@ -422,23 +478,151 @@ def _policy_findings(
     return [Finding(code="TG315", file=str(path), where="labels", problem=problem)]
 
 
-def _artifact_breaks(
-    artifact: Artifact, sha256: str, *, spec: FeatureSpec
-) -> Iterator[tuple[str, str]]:
-    """Yield where the record differs from the model file and the spec."""
+# Check what only a product that ranks has: candidates, and a catalogue of items.
+
+
+def _candidate_findings(product: Product, names: Sequence[str]) -> list[Finding]:
+    """
+    Check the tensors of the candidates.
+
+    The wires between the steps have other rules (TG104).
+
+    Args:
+        names: Features of a candidate; empty if they are not known.
+    """
+    step, model = product.features_step, product.model_step
+    first, scored = product.steps[step], product.steps[model]
+    outputs = tensors_of(first.output, origin="config.pbtxt")
+    candidates, features = CANDIDATES, len(names) or ANY_LENGTH
+    problems = [
+        (
+            step,
+            f"output {schema.CANDIDATE_FEATURES}",
+            _ranking_problem(
+                outputs.get(schema.CANDIDATE_FEATURES),
+                "TYPE_FP32",
+                sizes=(candidates, features),
+            ),
+        ),
+        (
+            step,
+            f"output {schema.RANKING_CONTEXT}",
+            _ranking_problem(
+                outputs.get(schema.RANKING_CONTEXT), "TYPE_UINT8", sizes=(ANY_LENGTH,)
+            ),
+        ),
+        (
+            model,
+            f"input {schema.CANDIDATE_FEATURES}",
+            _ranking_problem(
+                tensors_of(scored.input, origin="config.pbtxt").get(
+                    schema.CANDIDATE_FEATURES
+                ),
+                "TYPE_FP32",
+                sizes=(candidates, features),
+            ),
+        ),
+        (
+            model,
+            f"output {schema.RELEVANCE}",
+            _ranking_problem(
+                tensors_of(scored.output, origin="config.pbtxt")[schema.RELEVANCE],
+                "TYPE_FP32",
+                sizes=(candidates,),
+            ),
+        ),
+    ]
+    excluded = tensors_of(first.input, origin="config.pbtxt").get(schema.EXCLUDE)
+    if excluded is not None and (
+        (excluded.kind, excluded.dims) != (_ID_KIND, (1,)) or not excluded.optional
+    ):
+        problem = f"{excluded} must be {_ID_KIND} [1], optional"
+        problems.append((step, f"input {schema.EXCLUDE}", problem))
+    return [
+        Finding(
+            code="TG325",
+            file=str(product.config_path(name)),
+            where=where,
+            problem=problem,
+            at="[".join(where.split(" ", 1)) + "]",
+        )
+        for name, where, problem in problems
+        if problem
+    ]
+
+
+def _ranking_problem(
+    tensor: Tensor | None, kind: str, *, sizes: tuple[int, ...]
+) -> str:
+    """
+    Compare a declared tensor with that of a product that ranks; empty if they agree.
+
+    Args:
+        sizes: Dimensions of a row; -1 for any fixed number.
+    """
+    shown = f"[{', '.join('a number' if one < 0 else str(one) for one in sizes)}]"
+    if tensor is None:
+        return f"is missing: a product that ranks has {kind} {shown}"
+    agrees = len(tensor.dims) == len(sizes) and all(
+        found > 0 and wanted in (found, ANY_LENGTH)
+        for found, wanted in zip(tensor.dims, sizes, strict=True)
+    )
+    if tensor.kind == kind and agrees:
+        return ""
+    return f"{tensor} must be {kind} {shown}, by the catalogue of the product"
+
+
+def _catalogue_of(
+    first: Path, last: Path, *, findings: list[Finding]
+) -> Catalogue | None:
+    """Read the catalogue that both Python steps must have; None if it is unusable."""
+    catalogue, copied = first / CATALOGUE_FILE, last / CATALOGUE_FILE
+    missing = [
+        _missing(path, "the items of the product, or their retrieval", code="TG326")
+        for path in (catalogue, first / RETRIEVAL_FILE, copied)
+        if not path.is_file()
+    ]
+    findings += missing
+    if not missing and hash_file(catalogue) != hash_file(copied):
+        problem = f"is not {catalogue}: the two steps would mean other items"
+        findings.append(
+            Finding(code="TG326", file=str(copied), where="", problem=problem)
+        )
+    with collecting(findings, code="TG326"):
+        return Catalogue.load(first) if catalogue.is_file() else None
+    return None
+
+
+def _file_breaks(artifact: Artifact, sha256: str) -> Iterator[tuple[str, str]]:
+    """Yield where the record differs from the model file."""
     if artifact.sha256 != sha256:
         named, found = artifact.sha256[:SHORT_DIGITS], sha256[:SHORT_DIGITS]
         yield "sha256", f"{MODEL_FILE} has changed: record {named}…, file {found}…"
-    if artifact.features != spec.feature_names:
-        pairs = zip(artifact.features, spec.feature_names, strict=False)
-        place = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
-        if place is None:
-            have, need = len(artifact.features), len(spec.feature_names)
-            yield "features", f"{have} names, features.yaml has {need}"
-        else:
-            was, now = artifact.features[place], spec.feature_names[place]
-            yield f"features[{place}]", f'"{was}" is "{now}" in features.yaml'
-    yield from word_differences(artifact.categories, spec)
+
+
+def _feature_breaks(
+    artifact: Artifact, names: Sequence[str], *, product: Product
+) -> Iterator[tuple[str, str]]:
+    """Yield where the record names other features than the model gets."""
+    if not names or artifact.features == tuple(names):
+        return
+    origin = CATALOGUE_FILE if product.ranks else SPEC_FILE
+    pairs = zip(artifact.features, names, strict=False)
+    place = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    if place is None:
+        have, need = len(artifact.features), len(names)
+        yield "features", f"{have} names, {origin} has {need}"
+    else:
+        was, now = artifact.features[place], names[place]
+        yield f"features[{place}]", f'"{was}" is "{now}" in {origin}'
+
+
+def _spec_breaks(
+    artifact: Artifact, spec: FeatureSpec, *, product: Product
+) -> Iterator[tuple[str, str]]:
+    """Yield where the record differs from the spec."""
+    if not product.ranks:  # a candidate's features are no features of the spec
+        yield from word_differences(artifact.categories, spec)
     # Last: differences in names and words explain better why the hash differs.
     if artifact.spec_hash != spec_hash_text(spec.spec_hash):
         yield "spec_hash", _spec_hash_problem(artifact.spec_hash, spec)

@@ -13,12 +13,12 @@ from tollgate.repository.configs import NAMED_CONFIGS, config_path
 from tollgate.repository.findings import Finding, collecting
 from tollgate.repository.lint.product_rules import PYTHON_BACKEND
 from tollgate.repository.models.model_files import MODEL_FILE
+from tollgate.repository.product_models import is_product
 from tollgate.repository.releases.release_file import RELEASE_FILE
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.repository.versions import list_versions
 
 ONNX_BACKEND = "onnxruntime"
-_DECISION = "decision"  # the first output of a product's answer
 _BACKENDS = {
     "onnxruntime_onnx": ONNX_BACKEND,
     "tensorrt_plan": "tensorrt",
@@ -165,16 +165,14 @@ def read_models(
 
 
 def find_products(repository: Path, models: Mapping[str, Model]) -> list[str]:
-    """List the ensembles that have a release, or that answer with a decision."""
+    """List the ensembles that have a release, or that answer as a product."""
     released = {path.parent.name for path in repository.glob(f"*/{RELEASE_FILE}")}
-    deciding = {
+    answering = {
         model.name
         for model in models.values()
-        if model.is_ensemble
-        and model.config is not None
-        and any(output.name == _DECISION for output in model.config.output)
+        if model.is_ensemble and model.config is not None and is_product(model.config)
     }
-    return sorted(released | deciding)
+    return sorted(released | answering)
 
 
 def with_steps(products: Iterable[str], models: Mapping[str, Model]) -> frozenset[str]:

@@ -15,9 +15,10 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.policy import Policy
 from tollgate.repository.configs import merge, to_text
-from tollgate.repository.product_models import read_product
+from tollgate.repository.product_models import Product, read_product
 from tollgate.repository.releases.release_file import (
     Challenger,
+    Release,
     read_release,
     release_path,
     require_steps,
@@ -85,7 +86,7 @@ def decision_parameters(release: str, spec: FeatureSpec, spec_hash: str) -> Para
     return parameters
 
 
-# Settings of the feature step for the store that also apply to hysteresis.
+# Settings of the feature step for the store that also apply to the decision step.
 _STORE_PARAMETERS = (
     STORE_DEADLINE_PARAMETER,
     STORE_PROBE_PARAMETER,
@@ -95,16 +96,31 @@ _STORE_PARAMETERS = (
 )
 
 
-def hysteresis_parameters(policy: Policy, features_step: ModelConfig) -> Parameters:
+def store_parameters(policy: Policy, models: Product) -> Parameters:
     """
-    Return the decision step's parameters for the state of hysteresis: those of the
-    store that the feature step has. None for a policy without hysteresis.
+    Return the decision step's parameters for the store: those that the feature step
+    has. None where it reads no store: without hysteresis, and without items in stock.
     """
-    if policy.hysteresis is None:
+    if policy.hysteresis is None and not models.ranks:
         return {}
-    given = features_step.parameters
+    given = models.steps[models.features_step].parameters
     return {
         name: given[name].string_value for name in _STORE_PARAMETERS if name in given
+    }
+
+
+def step_parameters(
+    policy: Policy, models: Product, *, release: Release, spec: FeatureSpec
+) -> dict[str, Parameters]:
+    """Return the parameters that a release passes to its steps, by step."""
+    features = features_parameters(policy, models.name)
+    if models.ranks:
+        # A list that was prepared ahead belongs to one release.
+        features[RELEASE_PARAMETER] = release.name
+    decision = decision_parameters(release.name, spec, release.spec_hash)
+    return {
+        models.features_step: features,
+        models.decision_step: decision | store_parameters(policy, models),
     }
 
 
@@ -130,11 +146,7 @@ def merged_configs(
     spec = released_spec(release, models)
     step = models.decision_step
     policy = load_policy_of(repository / step / str(release.versions[step]), spec)
-    parameters = {
-        models.features_step: features_parameters(policy, product),
-        step: decision_parameters(release.name, spec, release.spec_hash)
-        | hysteresis_parameters(policy, models.steps[models.features_step]),
-    }
+    parameters = step_parameters(policy, models, release=release, spec=spec)
     merged = [
         merge(
             config,

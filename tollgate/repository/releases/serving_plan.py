@@ -29,15 +29,12 @@ from tollgate.repository.releases.release_file import (
 )
 from tollgate.repository.releases.rendering import (
     canary_parameters,
-    decision_parameters,
-    features_parameters,
-    hysteresis_parameters,
+    step_parameters,
 )
 from tollgate.repository.releases.served_versions import load_policy_of, released_spec
 from tollgate.repository.serving_form import require_form
 from tollgate.repository.slo import Form
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.schema import CHALLENGER_PROBABILITIES
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -129,10 +126,10 @@ def _canary_part(models: Product, release: Release, canary: Challenger) -> Part:
     if canary.spec_hash != release.spec_hash or not same:
         problem = "a canary has the features and the policy of the release"
         raise RepositoryError(path, problem, where="challenger")
-    decision = models.steps[models.decision_step]
-    if CHALLENGER_PROBABILITIES not in {one.name for one in decision.input}:
+    decision, wanted = models.steps[models.decision_step], models.challenger_output
+    if wanted not in {one.name for one in decision.input}:
         file = models.config_path(models.decision_step)
-        problem = f"has no optional input {CHALLENGER_PROBABILITIES}, for a canary"
+        problem = f"has no optional input {wanted}, for a canary"
         raise RepositoryError(file, problem, where="input")
     verify_active(models.repository, structs.replace(release, versions=canary.versions))
     return _part(models, release, step, canary.versions[step], parameters=None)
@@ -166,12 +163,9 @@ def _parts(models: Product, release: Release) -> dict[str, Part]:
     directory = models.repository / step / str(release.versions[step])
     policy = load_policy_of(directory, spec)
     canary = canary_of(release)
-    parameters: dict[str, Mapping[str, str]] = {
-        models.features_step: features_parameters(policy, release.product),
-        step: decision_parameters(release.name, spec, release.spec_hash)
-        | hysteresis_parameters(policy, models.steps[models.features_step])
-        | (canary_parameters(canary) if canary else {}),
-    }
+    parameters = step_parameters(policy, models, release=release, spec=spec)
+    if canary:
+        parameters[step] |= canary_parameters(canary)
     return {
         name: _part(
             models,
