@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
@@ -12,8 +13,9 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tollgate.schema import ANSWER_TYPES, DEADLINE_US, DRY_RUN, Degraded
-from tollgate.testing import TestServer
+from tollgate.testing import RankedAnswer, TestServer
 from tollgate_client.attempts import RETRY, RETRY_SAME_SERVER
+from tollgate_client.contract import SHOP_FIELDS, SHOP_INPUTS
 from tollgate_client.telemetry import COUNTERS
 from tollgate_client.wire import decisions_of
 
@@ -28,34 +30,55 @@ def blocks(language, page=PAGE):
     return re.findall(rf"^```{language}\n(.*?)^```", page, re.M | re.S)
 
 
-@pytest.mark.parametrize("number", range(3))
+ITEMS = RankedAnswer(items=tuple(f"i-{place}" for place in range(50)))
+
+
+@contextmanager
+def served(example, *, name):
+    """Run an example against a server of its product."""
+    ranks = "Recommender" in example
+    shop = {"inputs": SHOP_INPUTS, "fields": SHOP_FIELDS, "default": ITEMS}
+    product = "shop" if ranks else "fraud"
+    with TestServer(product, **(shop if ranks else {})) as server:
+        code = example.replace(SERVED_ON, server.url)
+        exec(compile(code, name, "exec"), {"__name__": "page"})
+        yield server
+
+
+@pytest.mark.parametrize("number", range(5))
 def test_python_examples_run(number, capsys):
-    """Against a server that answers; the last one brings its own."""
+    """Against a server that answers; those of a test server bring their own."""
     example = blocks("python")[number]
-    with TestServer() as server:
-        assert (SERVED_ON in example) == (number < 2)
-        code = example.replace(SERVED_ON, server.url)
-        exec(compile(code, f"docs/clients.md, {number}", "exec"), {"__name__": "page"})
-    told = capsys.readouterr().out.split("\n")[:-1]
-    assert len(told) == (1, 100, 0)[number]
-    assert all(line.split()[0] in ("approve", "review") for line in told)
+    own = "TestServer" in example
+    assert (SERVED_ON in example) != own
+    with served(example, name=f"docs/clients.md, {number}") as server:
+        assert bool(server.asked) != own
+    lines = capsys.readouterr().out.split("\n")[:-1]
+    assert len(lines) == (1, 100, 4, 0, 0)[number]
+    if number < 2:
+        assert all(line.split()[0] in ("approve", "review") for line in lines)
+    elif number == 2:
+        assert lines == ["i-0 1.0 personal", *lines[1:3], "server "]
 
 
-@pytest.mark.parametrize("number", range(2))
+@pytest.mark.parametrize("number", range(3))
 def test_examples_of_the_readme_run(number, capsys):
-    """The client's own README: many rows, and one payment."""
+    """The client's own README: many rows, one payment, and items for a user."""
     example = blocks("python", README)[number]
-    with TestServer() as server:
-        code = example.replace(SERVED_ON, server.url)
-        exec(compile(code, f"README.md, {number}", "exec"), {"__name__": "page"})
-    decisions = capsys.readouterr().out.split()
-    assert set(decisions) <= {"approve", "review", "model"}
+    with served(example, name=f"README.md, {number}") as server:
+        assert server.asked
+    words = capsys.readouterr().out.split()
+    if number < 2:
+        assert set(words) <= {"approve", "review", "model"}
+    else:
+        assert words[-1] == "server"
+        assert words[0] == "('i-0',"
 
 
 def test_there_are_no_other_examples():
     """A new one is run too."""
-    assert len(blocks("python")) == 3
-    assert len(blocks("python", README)) == 2
+    assert len(blocks("python")) == 5
+    assert len(blocks("python", README)) == 3
 
 
 def test_the_json_for_grpcurl_is_a_request():

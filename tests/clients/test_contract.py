@@ -9,11 +9,11 @@ from tollgate import schema
 from tollgate.schema import DEFAULT_OUTCOMES
 from tollgate_client import contract
 
-SAME = sorted(
-    name
-    for name in vars(contract)
-    if name.isupper() and name not in ("FRAUD_INPUTS", "OUTPUTS", "OUTCOMES")
+OTHERS = (
+    *("FRAUD_INPUTS", "SHOP_INPUTS", "SHOP_FIELDS"),
+    *("OUTPUTS", "RANKED_OUTPUTS", "OUTCOMES"),
 )
+SAME = sorted(name for name in vars(contract) if name.isupper() and name not in OTHERS)
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -25,6 +25,7 @@ def test_a_name_or_limit_of_the_client_is_the_servers(name):
 def test_outputs_decisions_and_bits_are_the_servers():
     """In the same order, with the same numbers."""
     assert tuple(schema.ANSWER_TYPES) == contract.OUTPUTS
+    assert tuple(schema.RANKED_TYPES) == contract.RANKED_OUTPUTS
     assert DEFAULT_OUTCOMES.words == contract.OUTCOMES
     assert dict(contract.Degraded.__members__) == dict(schema.Degraded.__members__)
 

@@ -9,7 +9,7 @@ It speaks the contract over real gRPC, in this process and without Triton, and f
 script: answers, faults, delays. It needs the extra `client`.
 """
 
-from tollgate.testing.script import Answer, Asked
+from tollgate.testing.script import Answer, Asked, RankedAnswer
 from tollgate.testing.server import TestServer
 
-__all__ = ["Answer", "Asked", "TestServer"]
+__all__ = ["Answer", "Asked", "RankedAnswer", "TestServer"]

@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from tollgate.errors import InputError
-from tollgate.schema import DEFAULT_OUTCOMES
+from tollgate.schema import DEFAULT_OUTCOMES, PREPARED_PREFIX, SOURCES
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -43,16 +43,68 @@ class Answer(msgspec.Struct, frozen=True):
             raise InputError("answer", problem, where="decision")
 
 
+class RankedAnswer(msgspec.Struct, frozen=True):
+    """
+    The answer to a row of a product that ranks items.
+
+    Attributes:
+        items: Ids, the best first; a request for fewer items gets the first of them,
+            and one for more gets empty ones after them.
+        scores: Relevance of each item; none for 1, 1/2, 1/3 and so on.
+        sources: Origin of each item; none for `personal`.
+        degraded: Bits of `tollgate.schema.Degraded`.
+        error: `field: value: rule`; the row is bad then, and the rest is ignored.
+        release: Name of the release that ranked.
+
+    Raises:
+        InputError: There is not one score and one known source for each item.
+    """
+
+    items: tuple[str, ...] = ()
+    scores: tuple[float, ...] = ()
+    sources: tuple[str, ...] = ()
+    degraded: int = 0
+    error: str = ""
+    release: str = "test-1"
+
+    def __post_init__(self) -> None:
+        for where, values in (("scores", self.scores), ("sources", self.sources)):
+            if values and len(values) != len(self.items):
+                problem = f"{len(values)} values for {len(self.items)} items"
+                raise InputError("answer", problem, where=where)
+        for source in self.sources:
+            if source.removeprefix(PREPARED_PREFIX) not in SOURCES:
+                problem = f"{source!r} is none of {', '.join(SOURCES)}"
+                raise InputError("answer", problem, where="sources")
+
+    def columns(self, size: int) -> tuple[list[str], list[float], list[str]]:
+        """Return items, scores and sources of a list of `size`."""
+        count = 0 if self.error else min(size, len(self.items))
+        scores = self.scores or [1.0 / (place + 1) for place in range(count)]
+        sources = self.sources or [SOURCES[0]] * count
+        rest = size - count
+        return (
+            [*self.items[:count], *[""] * rest],
+            [*scores[:count], *[float("nan")] * rest],
+            [*sources[:count], *[""] * rest],
+        )
+
+
+AnyAnswer = Answer | RankedAnswer
+
+
 class Asked(msgspec.Struct, frozen=True):
     """
     A row that was requested.
 
     Attributes:
+        transaction_id: Id of the row; the request id of a product that ranks.
         values: Input -> value; ids as text, unless they are not UTF-8.
         dry_run: True if the request is a dry run.
         deadline_us: Time left according to the request; None without one.
         metadata: gRPC metadata of its request, such as `traceparent`.
         request: Number of its request, from 0; rows of one request share it.
+        count: Number of items asked for; None without it.
     """
 
     transaction_id: str
@@ -61,22 +113,23 @@ class Asked(msgspec.Struct, frozen=True):
     deadline_us: int | None
     metadata: Mapping[str, str]
     request: int
+    count: int | None = None
 
 
-Rule = Callable[[Asked], Answer | None]
+Rule = Callable[[Asked], AnyAnswer | None]
 
 
 class Script:
     """Choose answers by id, by rule, or else one for all; threads may share it."""
 
-    def __init__(self, default: Answer) -> None:
+    def __init__(self, default: AnyAnswer) -> None:
         self._default = default
-        self._by_id: dict[str, Answer] = {}
+        self._by_id: dict[str, AnyAnswer] = {}
         self._rules: list[Rule] = []
         self._requested: list[Asked] = []
         self._lock = threading.Lock()
 
-    def by_id(self, transaction_id: str, answer: Answer) -> None:
+    def by_id(self, transaction_id: str, answer: AnyAnswer) -> None:
         """Set the answer to one transaction."""
         self._by_id[transaction_id] = answer
 
@@ -94,7 +147,7 @@ class Script:
         with self._lock:
             return list(self._requested)
 
-    def answer(self, row: Asked) -> Answer:
+    def answer(self, row: Asked) -> AnyAnswer:
         """Find the answer to a row."""
         if row.transaction_id in self._by_id:
             return self._by_id[row.transaction_id]

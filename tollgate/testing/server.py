@@ -22,11 +22,24 @@ from tollgate.schema import (
     DEADLINE_US,
     DRY_RUN,
     EVENT_TIME,
+    LIST_SIZE,
     MAX_BATCH_ROWS,
+    MAX_LIST_SIZE,
+    RANKED_TYPES,
     REASON_SEPARATOR,
+    REQUEST_ID,
     TRANSACTION_ID,
 )
-from tollgate.testing.script import Answer, Asked, Fault, Faults, Rule, Script
+from tollgate.testing.script import (
+    Answer,
+    AnyAnswer,
+    Asked,
+    Fault,
+    Faults,
+    RankedAnswer,
+    Rule,
+    Script,
+)
 from tollgate.validation import check_rows
 
 # Decode requests and encode responses as Triton does.
@@ -38,8 +51,9 @@ _TYPED = {
     "FP64": "fp64_contents",
     "INT64": "int64_contents",
 }
-_TEXTS = ("decision", "reason_codes", "error", "release")
-_NUMBERS = {"score": "<f4", "degraded": "<u4"}
+_NUMBERS = {"FP32": "<f4", "UINT32": "<u4"}
+_LISTS = ("items", "scores", "source")  # outputs with several values per row
+_LIST_SIZE = 10  # of a request without `count`
 
 Column = list[bytes] | npt.NDArray[Any]
 
@@ -130,39 +144,59 @@ def _texts(raw: bytes, *, name: str) -> list[bytes]:
 
 
 def response_of(
-    answers: Sequence[Answer], request: service_pb2.ModelInferRequest
+    answers: Sequence[AnyAnswer],
+    request: service_pb2.ModelInferRequest,
+    *,
+    types: Mapping[str, str],
+    size: int,
 ) -> service_pb2.ModelInferResponse:
-    """Encode answers in the order of the rows; a bad one has its error only."""
-    rows: dict[str, list[Any]] = {
-        "decision": ["" if one.error else one.decision for one in answers],
-        "score": [float("nan") if one.error else one.score for one in answers],
-        "reason_codes": [
-            "" if one.error else REASON_SEPARATOR.join(one.reason_codes)
-            for one in answers
-        ],
-        "degraded": [0 if one.error else one.degraded for one in answers],
-        "error": [one.error for one in answers],
-        "release": [one.release for one in answers],
-    }
+    """
+    Encode answers in the order of the rows; a bad one has its error only.
+
+    Args:
+        types: Outputs of the product: name -> Triton type.
+        size: Number of items for each row, of a product that ranks.
+    """
+    rows: dict[str, list[Any]] = {name: [] for name in types}
+    for one in answers:
+        for name, value in _values(one, size=size).items():
+            rows[name] += value if isinstance(value, list) else [value]
     response = service_pb2.ModelInferResponse(
         model_name=request.model_name, model_version="1", id=request.id
     )
-    wanted = [output.name for output in request.outputs] or list(ANSWER_TYPES)
-    for name in wanted:
-        response.outputs.add(
-            name=name, datatype=wire_type(name), shape=(len(answers), 1)
-        )
+    for name in [output.name for output in request.outputs] or list(types):
+        kind = wire_type(types[name])
+        shape = (len(answers), size if name in _LISTS else 1)
+        response.outputs.add(name=name, datatype=kind, shape=shape)
         response.raw_output_contents.append(
             b"".join(map(_written, rows[name]))
-            if name in _TEXTS
-            else np.array(rows[name], _NUMBERS[name]).tobytes()
+            if kind == "BYTES"
+            else np.array(rows[name], _NUMBERS[kind]).tobytes()
         )
     return response
 
 
-def wire_type(output: str) -> str:
-    """Return the type of an output on the wire."""
-    kind = ANSWER_TYPES[output].removeprefix("TYPE_")
+def _values(answer: AnyAnswer, *, size: int) -> dict[str, Any]:
+    bad = bool(answer.error)
+    shared = {
+        "degraded": 0 if bad else answer.degraded,
+        "error": answer.error,
+        "release": answer.release,
+    }
+    if isinstance(answer, RankedAnswer):
+        items, scores, sources = answer.columns(size)
+        return {"items": items, "scores": scores, "source": sources, **shared}
+    return {
+        "decision": "" if bad else answer.decision,
+        "score": float("nan") if bad else answer.score,
+        "reason_codes": "" if bad else REASON_SEPARATOR.join(answer.reason_codes),
+        **shared,
+    }
+
+
+def wire_type(kind: str) -> str:
+    """Return a type of a configuration as it is on the wire."""
+    kind = kind.removeprefix("TYPE_")
     return "BYTES" if kind == "STRING" else kind
 
 
@@ -185,10 +219,13 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         *,
         inputs: Mapping[str, str],
         fields: Mapping[str, str],
+        ranks: bool,
         script: Script,
         faults: Faults,
     ) -> None:
         self._product = product
+        self._types = RANKED_TYPES if ranks else ANSWER_TYPES
+        self._refusal: type[AnyAnswer] = RankedAnswer if ranks else Answer
         self._inputs = inputs
         self._fields = fields
         self._script = script
@@ -201,7 +238,8 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         fault, healed = self._faults.take()
         try:
             columns = columns_of(request, inputs=self._inputs, fields=self._fields)
-            answers = self._answers(request, columns, context)
+            parameters = _parameters(request)
+            answers = self._answers(parameters, columns, context)
         except Refused as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         if fault is not None and fault.kind == "fail":
@@ -215,19 +253,16 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
             lines = [f"row {row}: {one.error}" for row, one in enumerate(answers)]
             text = f"in ensemble '{self._product}', " + "\n".join(lines)
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
-        return response_of(answers, request)
+        size = parameters.get(LIST_SIZE, _LIST_SIZE)
+        return response_of(answers, request, types=self._types, size=size)
 
     def _answers(
         self,
-        request: Any,
+        parameters: Mapping[str, Any],
         columns: Mapping[str, Column],
         context: grpc.ServicerContext,
-    ) -> Sequence[Answer]:
+    ) -> Sequence[AnyAnswer]:
         """Record the rows, and find the answer to each; a bad one gets its error."""
-        parameters = {
-            name: getattr(value, value.WhichOneof("parameter_choice"))
-            for name, value in request.parameters.items()
-        }
         metadata = {
             key: value
             for key, value in context.invocation_metadata()
@@ -250,8 +285,10 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
                 now_us=time.time_ns() // 1000,
             ).errors
         refused = _refused(parameters)
+        if not refused and self._types is RANKED_TYPES:
+            refused = _refused_size(parameters)
         return [
-            Answer(error=error)
+            self._refusal(error=error)
             if (error := errors.get(place, refused))
             else self._script.answer(row)
             for place, row in enumerate(rows)
@@ -277,14 +314,22 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         )
         for name, kind in {**self._inputs, **self._fields}.items():
             described.inputs.add(name=name, datatype=kind, shape=(-1, 1))
-        for name in ANSWER_TYPES:
-            described.outputs.add(name=name, datatype=wire_type(name), shape=(-1, 1))
+        for name, kind in self._types.items():
+            shape = (-1, -1 if name in _LISTS else 1)
+            described.outputs.add(name=name, datatype=wire_type(kind), shape=shape)
         return described
 
     def _require_product(self, name: str, context: grpc.ServicerContext) -> None:
         if name != self._product:
             words = f"Request for unknown model: '{name}' is not found"
             context.abort(grpc.StatusCode.NOT_FOUND, words)
+
+
+def _parameters(request: Any) -> dict[str, Any]:
+    return {
+        name: getattr(value, value.WhichOneof("parameter_choice"))
+        for name, value in request.parameters.items()
+    }
 
 
 def _rows(
@@ -303,12 +348,13 @@ def _rows(
         row = {name: _text(value) for name, value in zip(lists, values, strict=True)}
         rows.append(
             Asked(
-                transaction_id=str(row.get(TRANSACTION_ID, "")),
+                transaction_id=str(row.get(TRANSACTION_ID, row.get(REQUEST_ID, ""))),
                 values=row,
                 dry_run=parameters.get(DRY_RUN) is True,
                 deadline_us=parameters.get(DEADLINE_US),
                 metadata=metadata,
                 request=number,
+                count=parameters.get(LIST_SIZE),
             )
         )
     return rows
@@ -331,6 +377,15 @@ def _refused(parameters: Mapping[str, Any]) -> str:
     if isinstance(left_us, bool) or not isinstance(left_us, int):
         return f"{DEADLINE_US}: {left_us!r:.40}: is not whole microseconds"
     return f"{DEADLINE_US}: no time left" if left_us <= 0 else ""
+
+
+def _refused_size(parameters: Mapping[str, Any]) -> str:
+    """Return the error in the number of items, as the ranking step does."""
+    size = parameters.get(LIST_SIZE, _LIST_SIZE)
+    whole = isinstance(size, int) and not isinstance(size, bool)
+    if whole and 1 <= size <= MAX_LIST_SIZE:
+        return ""
+    return f"{LIST_SIZE}: {size!r:.40}: is not a number from 1 to {MAX_LIST_SIZE}"
 
 
 _INPUTS = MappingProxyType(
@@ -365,7 +420,8 @@ class TestServer:
 
     Args:
         inputs: Required inputs: name -> BYTES, FP64 or INT64.
-        default: The answer to a row without any other.
+        default: The answer to a row without any other; a `RankedAnswer` makes it a
+            product that ranks, of which `inputs` are `request_id` and so on.
         tls: None serves without TLS.
     """
 
@@ -377,7 +433,7 @@ class TestServer:
         *,
         inputs: Mapping[str, str] = _INPUTS,
         fields: Mapping[str, str] = _NO_FIELDS,
-        default: Answer | None = None,
+        default: AnyAnswer | None = None,
         tls: ServerTls | None = None,
     ) -> None:
         self._script = Script(default or Answer())
@@ -387,6 +443,7 @@ class TestServer:
             product,
             inputs=inputs,
             fields=fields,
+            ranks=isinstance(default, RankedAnswer),
             script=self._script,
             faults=self._faults,
         )
@@ -404,8 +461,8 @@ class TestServer:
         """Return every row requested so far, in order of arrival."""
         return self._script.requested()
 
-    def answer(self, transaction_id: str, answer: Answer) -> None:
-        """Set the answer to one transaction, from now on."""
+    def answer(self, transaction_id: str, answer: AnyAnswer) -> None:
+        """Set the answer to one transaction, or one request, from now on."""
         self._script.by_id(transaction_id, answer)
 
     def answer_by(self, rule: Rule) -> None:

@@ -1,4 +1,4 @@
-"""Request decisions from a Tollgate server."""
+"""Request decisions, and items for users, from a Tollgate server."""
 
 __version__ = "0.1.0"
 
@@ -19,10 +19,24 @@ from tollgate_client.errors import (
 )
 from tollgate_client.fallback import Band, Fallback, fallback_from
 from tollgate_client.options import Options, RetryRules, Tls, tls_from
+from tollgate_client.recommendations import (
+    FallbackItems,
+    RecommendationOutcome,
+    RecommendationRequest,
+    Recommendations,
+    fallback_items_from,
+)
+from tollgate_client.recommender import (
+    RECOMMENDER_OPTIONS,
+    AsyncRecommender,
+    Recommender,
+)
 from tollgate_client.telemetry import register
 
 __all__ = [
+    "RECOMMENDER_OPTIONS",
     "AsyncDecisionClient",
+    "AsyncRecommender",
     "Band",
     "BreakerRules",
     "Client",
@@ -34,16 +48,22 @@ __all__ = [
     "Decisions",
     "Degraded",
     "Fallback",
+    "FallbackItems",
     "InputError",
     "InvalidRequest",
     "Options",
     "Outcome",
     "Overloaded",
+    "RecommendationOutcome",
+    "RecommendationRequest",
+    "Recommendations",
+    "Recommender",
     "RetryRules",
     "SetupError",
     "Tls",
     "Unavailable",
     "fallback_from",
+    "fallback_items_from",
     "join",
     "register",
     "tls_from",

@@ -1,5 +1,5 @@
 """
-Request decisions from asyncio; every call returns a decision.
+Make the calls of a client for asyncio; every call returns an answer.
 
 Rows of concurrent calls share requests, because a request costs a server almost the
 same with 1 row as with 32. If no request is in flight, a row is sent at once, together
@@ -12,16 +12,26 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Generic, TypeVar
 
 import grpc
 
 from tollgate_client.addresses import Address, opener, wait_connected_async
-from tollgate_client.attempts import Call, ClientState, RequestAttempts, valid_rows
+from tollgate_client.attempts import (
+    Answer,
+    Call,
+    ClientState,
+    Given,
+    RequestAttempts,
+    Row,
+    valid_rows,
+)
 from tollgate_client.contract import MAX_BATCH_ROWS
+from tollgate_client.decision_client import DecisionState
 from tollgate_client.decisions import Decision, Outcome
 from tollgate_client.errors import InvalidRequest
 from tollgate_client.fallback import Fallback
@@ -48,19 +58,19 @@ class Coalescing:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Waiting:
+class Waiting(Generic[Row, Answer]):
     """
     A pending row whose caller waits for the outcome.
 
     Attributes:
-        purchase: Purchase to decide.
+        row: Row to answer.
         call: Deadline, trace context and mode of the call.
         answer: Future that gets the outcome.
     """
 
-    purchase: Purchase
+    row: Row
     call: Call
-    answer: asyncio.Future[Outcome]
+    answer: asyncio.Future[Answer | InvalidRequest]
 
 
 def shared_call(calls: Sequence[Call]) -> Call:
@@ -79,35 +89,39 @@ def shared_call(calls: Sequence[Call]) -> Call:
     )
 
 
-class Lane:
+class Lane(Generic[Row, Answer]):
     """
     Batch rows that may share a request: all dry runs, or none.
 
     Args:
         send: Function that sends some rows and returns an outcome for each, in their
             order.
-        late: Function that decides a row whose caller's deadline has passed.
+        late: Function that answers a row whose caller's deadline has passed.
         rules: Limits for combining rows into requests.
     """
 
     def __init__(
         self,
-        send: Callable[[Sequence[Waiting]], Awaitable[list[Outcome]]],
-        late: Callable[[Purchase], Decision],
+        send: Callable[
+            [Sequence[Waiting[Row, Answer]]],
+            Awaitable[list[Answer | InvalidRequest]],
+        ],
+        late: Callable[[Row], Answer],
         rules: Coalescing,
     ) -> None:
         self._send = send
         self._late = late
         self._rules = rules
         self._loop = asyncio.get_running_loop()
-        self._waiting: list[Waiting] = []
+        self._waiting: list[Waiting[Row, Answer]] = []
         self._on_their_way: set[asyncio.Task[None]] = set()
         self._due: asyncio.Handle | None = None
         self._due_at_s = 0.0  # on the loop's clock, or -inf: this turn of the loop
 
-    async def decide(self, purchase: Purchase, call: Call) -> Outcome:
+    async def decide(self, checked: Row, call: Call) -> Answer | InvalidRequest:
         """Wait for the outcome of one row, no longer than its caller waits."""
-        row = Waiting(purchase, call, self._loop.create_future())
+        row: Waiting[Row, Answer]
+        row = Waiting(checked, call, self._loop.create_future())
         alarm = self._loop.call_at(call.deadline_at_s, self._give_up, row)
         self._waiting.append(row)
         self._plan(row, now_s=self._loop.time())
@@ -117,10 +131,11 @@ class Lane:
             alarm.cancel()
 
     async def decide_each(
-        self, purchases: Sequence[Purchase], call: Call
-    ) -> list[Outcome]:
+        self, checked: Sequence[Row], call: Call
+    ) -> list[Answer | InvalidRequest]:
         """Wait for the outcomes of several rows of one caller, in their order."""
-        rows = [Waiting(one, call, self._loop.create_future()) for one in purchases]
+        rows: list[Waiting[Row, Answer]]
+        rows = [Waiting(one, call, self._loop.create_future()) for one in checked]
         alarm = self._loop.call_at(call.deadline_at_s, self._give_up, *rows)
         now_s = self._loop.time()
         for row in rows:
@@ -139,7 +154,7 @@ class Lane:
         while self._on_their_way:
             await asyncio.wait(self._on_their_way)
 
-    def _plan(self, row: Waiting, *, now_s: float) -> None:
+    def _plan(self, row: Waiting[Row, Answer], *, now_s: float) -> None:
         """Schedule the sending of the row."""
         if len(self._waiting) >= self._rules.rows:
             self._flush()
@@ -174,7 +189,7 @@ class Lane:
             self._on_their_way.add(task)
             task.add_done_callback(self._returned)
 
-    async def _carry(self, rows: Sequence[Waiting]) -> None:
+    async def _carry(self, rows: Sequence[Waiting[Row, Answer]]) -> None:
         try:
             outcomes = await self._send(rows)
         except BaseException as error:
@@ -195,18 +210,178 @@ class Lane:
             # Run after the callers that just got an outcome, who may send another row.
             self._schedule(0.0, now_s=self._loop.time())
 
-    def _give_up(self, *rows: Waiting) -> None:
+    def _give_up(self, *rows: Waiting[Row, Answer]) -> None:
         for row in rows:
             if not row.answer.done():
-                row.answer.set_result(self._late(row.purchase))
+                row.answer.set_result(self._late(row.row))
 
 
 COALESCING = Coalescing()
 _TOO_LATE = "no answer in time"
 _NOTHING = nullcontext()
+_Client = TypeVar("_Client", bound="AsyncClient")  # type: ignore[type-arg]
 
 
-class AsyncDecisionClient:
+class AsyncClient(Generic[Given, Row, Answer]):
+    """
+    Send rows to a product's servers, and answer those that no server answers.
+
+    Args:
+        state: What all calls of the client share.
+        coalescing: Rules by which calls share requests; None sends each call alone.
+    """
+
+    def __init__(
+        self, state: ClientState[Given, Row, Answer], coalescing: Coalescing | None
+    ) -> None:
+        self._calls = state
+        self._coalescing = coalescing
+        self._lanes: dict[tuple[bool, Hashable], Lane[Row, Answer]] = {}
+
+    @property
+    def counters(self) -> Counters:
+        """Return the client's counters; `register` exports them."""
+        return self._calls.counters
+
+    @property
+    def addresses(self) -> Sequence[Address]:
+        """Return the addresses with the state of each one's circuit breaker."""
+        return self._calls.ring.addresses
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Wait for connections; see `DecisionClient.wait_ready`."""
+        await wait_connected_async(self.addresses, timeout_s)
+
+    async def _answer_one(
+        self,
+        given: Given,
+        *,
+        dry_run: bool,
+        deadline_s: float | None,
+        traceparent: str,
+    ) -> Answer:
+        """Answer one row, in a request that other calls may share."""
+        state = self._calls
+        call = state.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
+        with call.span or _NOTHING:
+            checked = state.check(given)
+            if isinstance(checked, InvalidRequest):
+                raise checked
+            lane = self._lane(checked, call)
+            if lane is not None:
+                outcome = await lane.decide(checked, call)
+            else:
+                (outcome,) = await self._run(
+                    RequestAttempts(state, [checked], call=call)
+                )
+            outcome = state.record(outcome, call)
+            state.report([given], [outcome], call)
+            if isinstance(outcome, InvalidRequest):
+                raise outcome
+            return outcome
+
+    async def _answer_each(
+        self,
+        given: Sequence[Given],
+        *,
+        dry_run: bool,
+        deadline_s: float | None,
+        traceparent: str,
+    ) -> list[Answer | InvalidRequest]:
+        """Answer any number of rows, each as `_answer_one` would."""
+        state = self._calls
+        call = state.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
+        with call.span or _NOTHING:
+            checked = [state.check(one) for one in given]
+            valid = valid_rows(checked)
+            lane = self._lane(valid[0], call) if valid else None
+            outcomes: list[Answer | InvalidRequest] = []
+            if lane is not None:
+                outcomes = await lane.decide_each(valid, call)
+            else:
+                for start in range(0, len(valid), MAX_BATCH_ROWS):
+                    part = valid[start : start + MAX_BATCH_ROWS]
+                    outcomes += await self._run(RequestAttempts(state, part, call=call))
+            answered = state.in_order(checked, outcomes, call)
+            state.report(given, answered, call)
+            return answered
+
+    async def _answer_rows(
+        self,
+        given: Sequence[Given],
+        *,
+        dry_run: bool,
+        deadline_s: float | None,
+        traceparent: str,
+    ) -> list[Answer | InvalidRequest]:
+        """Answer 1 to 32 rows in one request that no other call shares."""
+        state = self._calls
+        call = state.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
+        with call.span or _NOTHING:
+            checked = state.check_all(given)
+            valid = valid_rows(checked)
+            outcomes = (
+                await self._run(RequestAttempts(state, valid, call=call))
+                if valid
+                else []
+            )
+            answered = state.in_order(checked, outcomes, call)
+            state.report(given, answered, call)
+            return answered
+
+    def _lane(self, row: Row, call: Call) -> Lane[Row, Answer] | None:
+        """Return the lane of the rows that may share a request with this one."""
+        if self._coalescing is None:
+            return None
+        key = call.dry_run, self._calls.request_key(row)
+        lane = self._lanes.get(key)
+        if lane is None:
+            late = partial(
+                self._calls.without_server, why=_TOO_LATE, dry_run=call.dry_run
+            )
+            lane = self._lanes[key] = Lane(self._send, late, self._coalescing)
+        return lane
+
+    async def _send(
+        self, waiting: Sequence[Waiting[Row, Answer]]
+    ) -> list[Answer | InvalidRequest]:
+        rows = [one.row for one in waiting]
+        call = shared_call([one.call for one in waiting])
+        tracer = self._calls.tracer
+        if tracer is None or len(rows) == 1:
+            return await self._run(RequestAttempts(self._calls, rows, call=call))
+        spans = [one.call.span for one in waiting if one.call.span is not None]
+        with tracer.request(spans) as span:
+            call = replace(call, traceparent=span.traceparent)
+            return await self._run(RequestAttempts(self._calls, rows, call=call))
+
+    async def _run(
+        self, attempts: RequestAttempts[Given, Row, Answer]
+    ) -> list[Answer | InvalidRequest]:
+        while attempt := attempts.next():
+            try:
+                response = await attempt.call()
+            except grpc.RpcError as error:
+                attempts.failed(attempt, error)
+            else:
+                attempts.answered(attempt, response)
+        return attempts.outcomes()
+
+    async def close(self) -> None:
+        """Wait for the requests in flight and close the connections."""
+        for lane in list(self._lanes.values()):
+            await lane.close()
+        for address in self.addresses:
+            await address.channel.close(self._calls.options.deadline_s)
+
+    async def __aenter__(self: _Client) -> _Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class AsyncDecisionClient(AsyncClient[Mapping[str, object], Purchase, Decision]):
     """
     Offer `DecisionClient` for asyncio; create and use it inside one event loop.
 
@@ -228,34 +403,14 @@ class AsyncDecisionClient:
         options: Options = DEFAULTS,
         coalescing: Coalescing | None = COALESCING,
     ) -> None:
-        self._state = ClientState(
+        state = DecisionState(
             addresses,
             opener(options, grpc.aio),
             fallback=fallback,
             options=options,
             clock=asyncio.get_running_loop().time,
         )
-        self._lanes: dict[bool, Lane] = {}
-        if coalescing is not None:
-            for dry_run in (False, True):
-                late = partial(
-                    self._state.without_server, why=_TOO_LATE, dry_run=dry_run
-                )
-                self._lanes[dry_run] = Lane(self._send, late, coalescing)
-
-    @property
-    def counters(self) -> Counters:
-        """Return the client's counters; `register` exports them."""
-        return self._state.counters
-
-    @property
-    def addresses(self) -> Sequence[Address]:
-        """Return the addresses with the state of each one's circuit breaker."""
-        return self._state.ring.addresses
-
-    async def wait_ready(self, timeout_s: float) -> None:
-        """Wait for connections; see `DecisionClient.wait_ready`."""
-        await wait_connected_async(self.addresses, timeout_s)
+        super().__init__(state, coalescing)
 
     async def decide(
         self,
@@ -270,24 +425,9 @@ class AsyncDecisionClient:
 
         A caller that is cancelled affects no other caller.
         """
-        state = self._state
-        call = state.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
-        with call.span or _NOTHING:
-            checked = state.check(purchase)
-            if isinstance(checked, InvalidRequest):
-                raise checked
-            if self._lanes:
-                outcome = await self._lanes[dry_run].decide(checked, call)
-            else:
-                (outcome,) = await self._run(
-                    RequestAttempts(state, [checked], call=call)
-                )
-            outcome = state.record(outcome, call)
-            if call.span is not None:
-                call.span.report([purchase], [outcome])
-            if isinstance(outcome, InvalidRequest):
-                raise outcome
-            return outcome
+        return await self._answer_one(
+            purchase, dry_run=dry_run, deadline_s=deadline_s, traceparent=traceparent
+        )
 
     async def decide_each(
         self,
@@ -303,22 +443,9 @@ class AsyncDecisionClient:
         They share requests with each other and with concurrent calls. An invalid row is
         returned as its error, in its place, and affects no other row.
         """
-        state = self._state
-        call = state.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
-        with call.span or _NOTHING:
-            checked = [state.check(purchase) for purchase in purchases]
-            valid = valid_rows(checked)
-            outcomes: list[Outcome] = []
-            if not self._lanes:
-                for start in range(0, len(valid), MAX_BATCH_ROWS):
-                    part = valid[start : start + MAX_BATCH_ROWS]
-                    outcomes += await self._run(RequestAttempts(state, part, call=call))
-            elif valid:
-                outcomes = await self._lanes[dry_run].decide_each(valid, call)
-            answered = state.in_order(checked, outcomes, call)
-            if call.span is not None:
-                call.span.report(purchases, answered)
-            return answered
+        return await self._answer_each(
+            purchases, dry_run=dry_run, deadline_s=deadline_s, traceparent=traceparent
+        )
 
     async def decide_rows(
         self,
@@ -333,51 +460,6 @@ class AsyncDecisionClient:
 
         See `DecisionClient.decide_rows`.
         """
-        state = self._state
-        call = state.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
-        with call.span or _NOTHING:
-            checked = state.check_all(purchases)
-            valid = valid_rows(checked)
-            outcomes = (
-                await self._run(RequestAttempts(state, valid, call=call))
-                if valid
-                else []
-            )
-            answered = state.in_order(checked, outcomes, call)
-            if call.span is not None:
-                call.span.report(purchases, answered)
-            return answered
-
-    async def _send(self, rows: Sequence[Waiting]) -> list[Outcome]:
-        purchases = [row.purchase for row in rows]
-        call = shared_call([row.call for row in rows])
-        tracer = self._state.tracer
-        if tracer is None or len(rows) == 1:
-            return await self._run(RequestAttempts(self._state, purchases, call=call))
-        spans = [row.call.span for row in rows if row.call.span is not None]
-        with tracer.request(spans) as span:
-            call = replace(call, traceparent=span.traceparent)
-            return await self._run(RequestAttempts(self._state, purchases, call=call))
-
-    async def _run(self, attempts: RequestAttempts) -> list[Outcome]:
-        while attempt := attempts.next():
-            try:
-                response = await attempt.call()
-            except grpc.RpcError as error:
-                attempts.failed(attempt, error)
-            else:
-                attempts.answered(attempt, response)
-        return attempts.outcomes()
-
-    async def close(self) -> None:
-        """Wait for the requests in flight and close the connections."""
-        for lane in self._lanes.values():
-            await lane.close()
-        for address in self.addresses:
-            await address.channel.close(self._state.options.deadline_s)
-
-    async def __aenter__(self) -> AsyncDecisionClient:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        return await self._answer_rows(
+            purchases, dry_run=dry_run, deadline_s=deadline_s, traceparent=traceparent
+        )

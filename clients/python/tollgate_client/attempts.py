@@ -1,41 +1,39 @@
 """
 Plan the attempts of one request: which address, how long, and what its end means.
 
-Shared by the blocking and the asyncio client; nothing in this module waits. A client
-takes one attempt after another from `RequestAttempts`, makes the call in its own way,
-and reports how the call ended. Finally `RequestAttempts` gives an outcome for every
-row, whatever happened.
+Shared by all clients, blocking and asyncio, that decide and that rank; nothing in this
+module waits. A client takes one attempt after another from `RequestAttempts`, makes the
+call in its own way, and reports how the call ended. Finally `RequestAttempts` gives an
+outcome for every row, whatever happened.
 
-Retries stay within the deadline, and are possible only because decisions are
-idempotent: the same transaction id gets the same decision and counts once. So a client
-may resend a request whose fate is unknown. It does not resend a request whose result
-cannot change.
+Retries stay within the deadline, and are possible only because requests are idempotent:
+the same transaction id gets the same decision and counts once, and a request for a list
+writes no event. So a client may resend a request whose fate is unknown. It does not
+resend a request whose result cannot change.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 import grpc
 
 from tollgate_client.addresses import Address, Ring
-from tollgate_client.contract import AMOUNT, MAX_BATCH_ROWS
-from tollgate_client.decisions import Decision, Outcome, outcomes_of, refusal
+from tollgate_client.contract import MAX_BATCH_ROWS
 from tollgate_client.errors import (
     ClientError,
     DeadlineExceeded,
-    InputError,
     InvalidRequest,
     Overloaded,
     client_error,
+    refusal,
     row_errors,
 )
-from tollgate_client.fallback import DecisionCache, Fallback
-from tollgate_client.inputs import Purchase, encode_purchase
 from tollgate_client.options import (
     Options,
     RetryRules,
@@ -44,7 +42,11 @@ from tollgate_client.options import (
     request_class,
 )
 from tollgate_client.telemetry import CallSpan, Counters, Tracer
-from tollgate_client.wire import Request, decisions_of, request_of
+from tollgate_client.wire import Request
+
+Given = TypeVar("Given")  # a row as the caller gives it
+Row = TypeVar("Row")  # a row that is checked and encoded
+Answer = TypeVar("Answer")  # the answer to a row; never a ClientError
 
 # gRPC reports a passed deadline 1 to 3 ms after it passed (grpcio 1.85).
 _WAY_BACK_S = 0.002
@@ -112,17 +114,20 @@ class Call:
     span: CallSpan | None = None
 
 
-class ClientState:
+class ClientState(ABC, Generic[Given, Row, Answer]):
     """
-    Hold a client's addresses, cache, counters and rule; threads may share it.
+    Hold a client's addresses and counters; threads may share it.
+
+    A subclass adds all that a product's rows and answers are: how to encode and decode
+    them, and the answer without a server.
 
     Args:
         addresses: One address, or several that are called in turn.
         connect: Function that opens a connection to an address; returns its channel
             and its method.
-        fallback: Rule that decides when no server responds.
-        options: All other options of the client.
+        options: Options of the client.
         clock: Function that returns monotonic seconds.
+        verb: First word of the name of a call's span, such as `decide`.
 
     Raises:
         InputError: The arguments do not fit together.
@@ -133,12 +138,10 @@ class ClientState:
         addresses: str | Sequence[str],
         connect: Callable[[str], tuple[Any, Any]],
         *,
-        fallback: Fallback,
         options: Options,
         clock: Callable[[], float],
+        verb: str,
     ) -> None:
-        if fallback.bands and options.inputs.get(AMOUNT) != "FP64":
-            raise InputError("fallback", f"bands need an input {AMOUNT} of type FP64")
         self.options = options
         self.clock = clock
         self.kinds = {**options.inputs, **options.fields}
@@ -146,11 +149,56 @@ class ClientState:
         self.budget = RetryBudget(options.retry)
         names = [addresses] if isinstance(addresses, str) else list(addresses)
         self.ring = Ring(names, connect, rules=options.breaker, clock=clock)
-        self.cache = DecisionCache(
-            options.remembered, age_s=options.remember_s, clock=clock
-        )
-        self.fallback = fallback
-        self.tracer = Tracer(options.product) if options.traces else None
+        self.tracer = Tracer(options.product, verb=verb) if options.traces else None
+
+    @abstractmethod
+    def encode(self, given: Given) -> Row:
+        """
+        Check a row and encode it.
+
+        Raises:
+            InvalidRequest: It has a mistake, which the error names.
+        """
+
+    @abstractmethod
+    def request(self, rows: Sequence[Row], *, dry_run: bool) -> Request:
+        """Encode 1 to 32 rows with equal `request_key` as one request."""
+
+    @abstractmethod
+    def answers(
+        self, response: bytes, rows: Sequence[Row]
+    ) -> list[Answer | ClientError]:
+        """
+        Decode a response.
+
+        Returns:
+            For each row its answer; an InvalidRequest if the row itself is invalid;
+            another ClientError if the server had no time for it.
+
+        Raises:
+            ClientError: The response cannot be used.
+        """
+
+    @abstractmethod
+    def without_server(self, row: Row, *, why: str, dry_run: bool) -> Answer:
+        """Answer a row that no server answered."""
+
+    @abstractmethod
+    def finish(self, answer: Answer, *, latency_s: float) -> Answer:
+        """Count an answer, and copy it with its latency."""
+
+    @abstractmethod
+    def describe(
+        self, given: Given, outcome: Answer | InvalidRequest
+    ) -> dict[str, str | int]:
+        """Describe a row's outcome for a span: nothing personal."""
+
+    def remember(self, row: Row, answer: Answer) -> None:
+        """Store a server's answer for later; by default nothing is stored."""
+
+    def request_key(self, row: Row) -> Hashable:
+        """Return a key; only rows with equal keys may share a request."""
+        return None
 
     def begin(
         self, deadline_s: float | None, *, dry_run: bool, traceparent: str
@@ -164,61 +212,64 @@ class ClientState:
         span = self.tracer.call(traceparent)
         return Call(begun_s, begun_s + left_s, dry_run, span.traceparent, span)
 
-    def check(self, purchase: Mapping[str, object]) -> Purchase | InvalidRequest:
-        """Check a purchase and encode it; return an invalid one as an error value."""
+    def check(self, given: Given) -> Row | InvalidRequest:
+        """Check a row and encode it; return an invalid one as an error value."""
         try:
-            return encode_purchase(
-                purchase, inputs=self.options.inputs, fields=self.options.fields
-            )
+            return self.encode(given)
         except InvalidRequest as error:
             self.counters.add("refused", "client")
             return error
 
-    def check_all(
-        self, purchases: Sequence[Mapping[str, object]]
-    ) -> list[Purchase | InvalidRequest]:
+    def check_all(self, rows: Sequence[Given]) -> list[Row | InvalidRequest]:
         """
         Check the rows of one request.
 
         Raises:
-            InvalidRequest: There are no rows, or more than 32.
+            InvalidRequest: There are no rows, or more than 32, or they cannot share a
+                request.
         """
-        if not 1 <= len(purchases) <= MAX_BATCH_ROWS:
+        if not 1 <= len(rows) <= MAX_BATCH_ROWS:
             raise InvalidRequest(
-                f"{len(purchases)} rows; a request holds 1 to {MAX_BATCH_ROWS}"
+                f"{len(rows)} rows; a request holds 1 to {MAX_BATCH_ROWS}"
             )
-        return [self.check(purchase) for purchase in purchases]
+        return [self.check(row) for row in rows]
 
-    def without_server(
-        self, purchase: Purchase, *, why: str, dry_run: bool
-    ) -> Decision:
-        """Decide a row that no server decided: from the cache, or by the rule."""
-        known = None if dry_run else self.cache.recall(purchase)
-        if known is not None:
-            return replace(known, source="cached", why=why)
-        decision = self.fallback.decide(purchase.amount)
-        return Decision(decision=decision, source="fallback", why=why)
-
-    def record(self, outcome: Outcome, call: Call) -> Outcome:
+    def record(
+        self, outcome: Answer | InvalidRequest, call: Call
+    ) -> Answer | InvalidRequest:
         """Count an outcome and set its latency, before the caller gets it."""
         if isinstance(outcome, InvalidRequest):
             self.counters.add("refused", "server")
             return outcome
-        self.counters.add("decisions", outcome.source)
-        self.counters.add("outcomes", outcome.decision)
-        return outcome.with_latency(self.clock() - call.begun_s)
+        return self.finish(outcome, latency_s=self.clock() - call.begun_s)
 
     def in_order(
         self,
-        checked: Iterable[Purchase | InvalidRequest],
-        answers: Iterable[Outcome],
+        checked: Iterable[Row | InvalidRequest],
+        answers: Iterable[Answer | InvalidRequest],
         call: Call,
-    ) -> list[Outcome]:
+    ) -> list[Answer | InvalidRequest]:
         """Return the outcome of each row in order; invalid rows keep their position."""
         following = (self.record(answer, call) for answer in answers)
         return [
-            next(following) if isinstance(row, Purchase) else row for row in checked
+            row if isinstance(row, InvalidRequest) else next(following)
+            for row in checked
         ]
+
+    def report(
+        self,
+        given: Sequence[Given],
+        outcomes: Sequence[Answer | InvalidRequest],
+        call: Call,
+    ) -> None:
+        """Describe the outcomes in the call's span, where calls are traced."""
+        if call.span is not None and call.span.traceparent:
+            call.span.report(
+                [
+                    self.describe(row, outcome)
+                    for row, outcome in zip(given, outcomes, strict=True)
+                ]
+            )
 
     def metadata(self, traceparent: str) -> tuple[tuple[str, str], ...]:
         """Build the gRPC metadata of a request; drop a malformed trace context."""
@@ -228,9 +279,9 @@ class ClientState:
         return (*found, *bearer(self.options.token), *request_class(self.options.bulk))
 
 
-def valid_rows(checked: Iterable[Purchase | InvalidRequest]) -> list[Purchase]:
+def valid_rows(checked: Iterable[Row | InvalidRequest]) -> list[Row]:
     """Return the rows that are valid and can be sent."""
-    return [row for row in checked if isinstance(row, Purchase)]
+    return [row for row in checked if not isinstance(row, InvalidRequest)]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -260,21 +311,25 @@ class Attempt:
         )
 
 
-class RequestAttempts:
+class RequestAttempts(Generic[Given, Row, Answer]):
     """
     Plan the attempts of one request and collect its outcomes.
 
     Args:
         state: State that all calls of the client share.
-        purchases: 1 to 32 purchases.
+        rows: 1 to 32 rows that may share a request.
         call: Deadline, trace context and mode of the call.
     """
 
     def __init__(
-        self, state: ClientState, purchases: Sequence[Purchase], *, call: Call
+        self,
+        state: ClientState[Given, Row, Answer],
+        rows: Sequence[Row],
+        *,
+        call: Call,
     ) -> None:
         self._state = state
-        self._purchases = purchases
+        self._rows = rows
         self._dry_run = call.dry_run
         self._deadline_at_s = call.deadline_at_s
         self._metadata = state.metadata(call.traceparent)
@@ -282,13 +337,13 @@ class RequestAttempts:
         self._tried: list[Address] = []
         self._code: grpc.StatusCode | None = None  # how the last attempt ended
         self._why, self._after = "", ""
-        self._rows: list[Outcome | ClientError] = []
+        self._answers: list[Answer | ClientError] = []
         state.budget.earn()
 
     def next(self) -> Attempt | None:
         """Return the next attempt; None when there is nothing more to try."""
         state = self._state
-        if self._rows or len(self._tried) >= state.options.retry.attempts:
+        if self._answers or len(self._tried) >= state.options.retry.attempts:
             return None
         left_s = self._deadline_at_s - state.clock()
         if not left_s > 0:
@@ -305,12 +360,7 @@ class RequestAttempts:
             left_s *= state.options.retry.first_part
         left_s -= min(_WAY_BACK_S, left_s / 10)
         if self._request is None:
-            self._request = request_of(
-                self._purchases,
-                product=state.options.product,
-                kinds=state.kinds,
-                dry_run=self._dry_run,
-            )
+            self._request = state.request(self._rows, dry_run=self._dry_run)
         message = self._request.encode(left_s=left_s)
         return Attempt(
             address=address,
@@ -340,10 +390,7 @@ class RequestAttempts:
     def answered(self, attempt: Attempt, response: bytes) -> None:
         """Process the response to an attempt."""
         try:
-            answer = decisions_of(response, latency_s=0.0)
-            self._rows = outcomes_of(
-                answer, rows=len(self._purchases), words=self._state.fallback.outcomes
-            )
+            self._answers = self._state.answers(response, self._rows)
         except ClientError as error:
             self._code = grpc.StatusCode.UNKNOWN
             self._note_failure(attempt, str(error), after="failed")
@@ -361,9 +408,9 @@ class RequestAttempts:
         if isinstance(mapped, InvalidRequest):
             attempt.address.breaker.succeeded()
             self._state.counters.add("calls", "refused")
-            rows = len(self._purchases)
+            rows = len(self._rows)
             words = row_errors(str(mapped), rows=rows) or [str(mapped)] * rows
-            self._rows = [refusal(one) for one in words]
+            self._answers = [refusal(one) for one in words]
             return
         if isinstance(mapped, Overloaded):
             # The server is alive. Another one may have capacity; this one has none a
@@ -376,22 +423,24 @@ class RequestAttempts:
         late = isinstance(mapped, DeadlineExceeded)
         self._note_failure(attempt, str(mapped), after="late" if late else "failed")
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[Answer | InvalidRequest]:
         """Return an outcome for every row; call it when `next` returns None."""
         state = self._state
-        if not self._rows:
+        if not self._answers:
             state.counters.add("fallbacks", self._after)
-        found: list[Outcome] = []
-        for place, purchase in enumerate(self._purchases):
-            row = self._rows[place] if self._rows else ClientError(self._why)
-            if isinstance(row, Decision):
-                if not self._dry_run:
-                    state.cache.remember(purchase, row)
-            elif not isinstance(row, InvalidRequest):
-                row = state.without_server(
-                    purchase, why=str(row), dry_run=self._dry_run
+        found: list[Answer | InvalidRequest] = []
+        for place, row in enumerate(self._rows):
+            answer = self._answers[place] if self._answers else ClientError(self._why)
+            if isinstance(answer, InvalidRequest):
+                found.append(answer)
+            elif isinstance(answer, ClientError):
+                found.append(
+                    state.without_server(row, why=str(answer), dry_run=self._dry_run)
                 )
-            found.append(row)
+            else:
+                if not self._dry_run:
+                    state.remember(row, answer)
+                found.append(answer)
         return found
 
     def _note_failure(self, attempt: Attempt, why: str, *, after: str) -> None:

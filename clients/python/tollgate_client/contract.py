@@ -25,6 +25,16 @@ FRAUD_INPUTS: Mapping[str, str] = MappingProxyType(
     }
 )
 
+REQUEST_ID = "request_id"
+EXCLUDE = "exclude"
+# Inputs of the ensemble `shop`, which ranks items for a user, and its optional ones.
+SHOP_INPUTS: Mapping[str, str] = MappingProxyType(
+    {REQUEST_ID: "BYTES", "user_id": "BYTES", EVENT_TIME: "INT64"}
+)
+SHOP_FIELDS: Mapping[str, str] = MappingProxyType(
+    {"slot": "BYTES", "device": "BYTES", EXCLUDE: "BYTES"}
+)
+
 MAX_BATCH_ROWS = 32
 MAX_ID_BYTES = 128
 MAX_CENTS = 1_000_000_000
@@ -37,7 +47,16 @@ OUTPUTS = ("decision", "score", "reason_codes", "degraded", "error", "release")
 OUTCOMES = ("approve", "review", "decline")
 REASON_SEPARATOR = "|"
 
+# Outputs of an ensemble that ranks; the first three have K values per row.
+RANKED_OUTPUTS = ("items", "scores", "source", "degraded", "error", "release")
+ITEM_SEPARATOR = "|"  # between the ids in `exclude`
+MAX_LIST_SIZE = 50  # K
+# Origins of an item; of a list that was prepared ahead with the prefix.
+SOURCES = ("personal", "similar", "popular", "fallback")
+PREPARED_PREFIX = "prepared:"
+
 # Request parameters.
+LIST_SIZE = "count"  # K
 DRY_RUN = "dry_run"
 DEADLINE_US = "deadline_us"
 STORE_DEADLINE_MS = "store_deadline_ms"

@@ -3,23 +3,110 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import grpc
 
-from tollgate_client.addresses import Address, opener, wait_connected
-from tollgate_client.attempts import ClientState, RequestAttempts, valid_rows
-from tollgate_client.decisions import Decision, Outcome
-from tollgate_client.errors import InvalidRequest
-from tollgate_client.fallback import Fallback
+from tollgate_client.addresses import opener
+from tollgate_client.attempts import ClientState
+from tollgate_client.blocking_client import BlockingClient
+from tollgate_client.contract import AMOUNT, TRANSACTION_ID
+from tollgate_client.decisions import Decision, Outcome, outcomes_of
+from tollgate_client.errors import ClientError, InputError, InvalidRequest
+from tollgate_client.fallback import DecisionCache, Fallback
+from tollgate_client.inputs import Purchase, encode_purchase
 from tollgate_client.options import DEFAULTS, Options
-from tollgate_client.telemetry import Counters
-
-_NOTHING = nullcontext()
+from tollgate_client.wire import Request, decisions_of, request_of
 
 
-class DecisionClient:
+class DecisionState(ClientState[Mapping[str, object], Purchase, Decision]):
+    """
+    Hold a client's cache of decisions and its rule; threads may share it.
+
+    Args:
+        addresses, connect, options, clock: See `ClientState`.
+        fallback: Rule that decides when no server responds.
+
+    Raises:
+        InputError: The arguments do not fit together.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        connect: Callable[[str], tuple[Any, Any]],
+        *,
+        fallback: Fallback,
+        options: Options,
+        clock: Callable[[], float],
+    ) -> None:
+        if fallback.bands and options.inputs.get(AMOUNT) != "FP64":
+            raise InputError("fallback", f"bands need an input {AMOUNT} of type FP64")
+        super().__init__(
+            addresses, connect, options=options, clock=clock, verb="decide"
+        )
+        self.cache = DecisionCache(
+            options.remembered, age_s=options.remember_s, clock=clock
+        )
+        self.fallback = fallback
+
+    def encode(self, given: Mapping[str, object]) -> Purchase:
+        """Check a purchase and encode it; see `encode_purchase`."""
+        return encode_purchase(
+            given, inputs=self.options.inputs, fields=self.options.fields
+        )
+
+    def request(self, rows: Sequence[Purchase], *, dry_run: bool) -> Request:
+        """Encode purchases as one request."""
+        return request_of(
+            rows, product=self.options.product, kinds=self.kinds, dry_run=dry_run
+        )
+
+    def answers(
+        self, response: bytes, rows: Sequence[Purchase]
+    ) -> list[Decision | ClientError]:
+        """Decode a response; see `outcomes_of`."""
+        answer = decisions_of(response, latency_s=0.0)
+        return outcomes_of(answer, rows=len(rows), words=self.fallback.outcomes)
+
+    def without_server(self, row: Purchase, *, why: str, dry_run: bool) -> Decision:
+        """Decide a row that no server decided: from the cache, or by the rule."""
+        known = None if dry_run else self.cache.recall(row)
+        if known is not None:
+            return replace(known, source="cached", why=why)
+        decision = self.fallback.decide(row.amount)
+        return Decision(decision=decision, source="fallback", why=why)
+
+    def remember(self, row: Purchase, answer: Decision) -> None:
+        """Store a server's decision for `cached`."""
+        self.cache.remember(row, answer)
+
+    def finish(self, answer: Decision, *, latency_s: float) -> Decision:
+        """Count a decision, and copy it with its latency."""
+        self.counters.add("decisions", answer.source)
+        self.counters.add("outcomes", answer.decision)
+        return answer.with_latency(latency_s)
+
+    def describe(
+        self, given: Mapping[str, object], outcome: Outcome
+    ) -> dict[str, str | int]:
+        """Describe a purchase's outcome: no score, customer or amount."""
+        name = given.get(TRANSACTION_ID, "")
+        text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+        found: dict[str, str | int] = {"tollgate.transaction_id": text}
+        if isinstance(outcome, InvalidRequest):
+            return found | {"tollgate.refused": True}
+        return found | {
+            "tollgate.decision": outcome.decision,
+            "tollgate.source": outcome.source,
+            "tollgate.degraded": outcome.degraded,
+            "tollgate.release": outcome.release,
+        }
+
+
+class DecisionClient(BlockingClient[Mapping[str, object], Purchase, Decision]):
     """
     Call the servers of one product; threads may share the client.
 
@@ -47,33 +134,14 @@ class DecisionClient:
         fallback: Fallback,
         options: Options = DEFAULTS,
     ) -> None:
-        self._state = ClientState(
+        state = DecisionState(
             addresses,
             opener(options, grpc),
             fallback=fallback,
             options=options,
             clock=time.monotonic,
         )
-
-    @property
-    def counters(self) -> Counters:
-        """Return the client's counters; `register` exports them."""
-        return self._state.counters
-
-    @property
-    def addresses(self) -> Sequence[Address]:
-        """Return the addresses with the state of each one's circuit breaker."""
-        return self._state.ring.addresses
-
-    def wait_ready(self, timeout_s: float) -> None:
-        """
-        Wait for connections, so that the first decisions need not open them.
-
-        Raises:
-            Unavailable: An address has no connection in time. The client can decide
-                nevertheless.
-        """
-        wait_connected(self.addresses, timeout_s)
+        super().__init__(state)
 
     def decide(
         self,
@@ -121,36 +189,6 @@ class DecisionClient:
         Raises:
             InvalidRequest: There are no purchases, or more than 32.
         """
-        state = self._state
-        call = state.begin(deadline_s, dry_run=dry_run, traceparent=traceparent)
-        with call.span or _NOTHING:
-            checked = state.check_all(purchases)
-            valid = valid_rows(checked)
-            outcomes = (
-                self._run(RequestAttempts(state, valid, call=call)) if valid else []
-            )
-            answered = state.in_order(checked, outcomes, call)
-            if call.span is not None:
-                call.span.report(purchases, answered)
-            return answered
-
-    def _run(self, attempts: RequestAttempts) -> list[Outcome]:
-        while attempt := attempts.next():
-            try:
-                response = attempt.call()
-            except grpc.RpcError as error:
-                attempts.failed(attempt, error)
-            else:
-                attempts.answered(attempt, response)
-        return attempts.outcomes()
-
-    def close(self) -> None:
-        """Cancel the requests in flight and close the connections."""
-        for address in self.addresses:
-            address.channel.close()
-
-    def __enter__(self) -> DecisionClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return self._answer_rows(
+            purchases, dry_run=dry_run, deadline_s=deadline_s, traceparent=traceparent
+        )

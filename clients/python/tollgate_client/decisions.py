@@ -11,13 +11,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from tollgate_client.contract import DEADLINE_US, OUTCOMES
-from tollgate_client.errors import ClientError, InvalidRequest
+from tollgate_client.contract import OUTCOMES
+from tollgate_client.errors import ClientError, InvalidRequest, refusal
 
 Source = Literal["model", "cached", "fallback"]
-
-# The only row error that is not the caller's fault: time ran out on the way.
-_TIME_RAN_OUT = f"{DEADLINE_US}:"
 
 
 # Many rows.
@@ -162,13 +159,6 @@ def outcomes_of(
             strict=True,
         )
     ]
-
-
-def refusal(error: str) -> ClientError:
-    """Map a row's error: InvalidRequest if invalid, ClientError if time ran out."""
-    if error.startswith(_TIME_RAN_OUT):
-        return ClientError(error)
-    return InvalidRequest(error)
 
 
 def _outcome(

@@ -16,7 +16,7 @@ import re
 
 import grpc
 
-from tollgate_client.contract import OVERLOADED
+from tollgate_client.contract import DEADLINE_US, OVERLOADED
 
 
 class ClientError(Exception):
@@ -93,6 +93,8 @@ _PREFIX = re.compile(
     r"(?:message: )?)"
 )
 _ROW = re.compile(r"^row (\d+): ", re.MULTILINE)
+# The only row error that is not the caller's fault: time ran out on the way.
+_TIME_RAN_OUT = f"{DEADLINE_US}:"
 
 
 def client_error(error: grpc.RpcError, *, where: str, deadline_s: float) -> ClientError:
@@ -137,3 +139,10 @@ def row_errors(message: str, *, rows: int) -> list[str] | None:
     if not message.startswith("row ") or numbers != [str(i) for i in range(rows)]:
         return None
     return [error.rstrip("\n") for error in errors]
+
+
+def refusal(error: str) -> ClientError:
+    """Map a row's error: InvalidRequest if invalid, ClientError if time ran out."""
+    if error.startswith(_TIME_RAN_OUT):
+        return ClientError(error)
+    return InvalidRequest(error)

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import tollgate_client
 from tollgate_client.addresses import Address
-from tollgate_client.contract import TRANSACTION_ID
-from tollgate_client.decisions import Outcome
 from tollgate_client.errors import InvalidRequest, SetupError
 
 # Counter -> its only label and its description.
 COUNTERS = {
     "decisions": ("source", "rows decided: by model, cached, fallback"),
     "outcomes": ("decision", "rows decided, by word, such as approve"),
+    "lists": ("source", "lists of items returned: of server, client"),
+    "items": ("source", "items in these lists, such as personal, popular, client"),
     "refused": ("by", "rows with a mistake of the caller's: found by client, server"),
     "calls": ("outcome", "attempts: answered, refused, late, failed, overloaded"),
     "retries": ("after", "requests sent once more: after late, failed, overloaded"),
@@ -72,7 +72,7 @@ def register(client: Counted, registry: Any) -> None:
     Export a client's counters and the state of its circuit breakers to Prometheus.
 
     Args:
-        client: A DecisionClient or an AsyncDecisionClient.
+        client: A DecisionClient, a Recommender, or one of these for asyncio.
         registry: A `prometheus_client.CollectorRegistry`.
 
     Raises:
@@ -122,11 +122,15 @@ class Tracer:
     """
     Create the spans of one client.
 
+    Args:
+        product: Name of the Triton ensemble.
+        verb: First word of the name of a call's span, such as `decide`.
+
     Raises:
         SetupError: OpenTelemetry is not installed.
     """
 
-    def __init__(self, product: str) -> None:
+    def __init__(self, product: str, *, verb: str) -> None:
         try:
             from opentelemetry import trace
             from opentelemetry.trace.propagation import tracecontext
@@ -137,13 +141,13 @@ class Tracer:
         self._trace = trace
         self._propagator = tracecontext.TraceContextTextMapPropagator()
         self._tracer = trace.get_tracer("tollgate.clients", tollgate_client.__version__)
-        self._product = product
+        self._product, self._verb = product, verb
 
     def call(self, traceparent: str) -> CallSpan:
         """Start the span of a call, in the caller's trace or in a new one."""
         context = self._propagator.extract({_HEADER: traceparent})
         span = self._tracer.start_span(
-            f"decide {self._product}",
+            f"{self._verb} {self._product}",
             context=context if traceparent else None,
             kind=self._trace.SpanKind.CLIENT,
             attributes={"tollgate.product": self._product},
@@ -187,16 +191,8 @@ class CallSpan:
         if named.trace_flags.sampled:
             self.traceparent = f"00-{named.trace_id:032x}-{named.span_id:016x}-01"
 
-    def report(
-        self, purchases: Sequence[Mapping[str, object]], outcomes: Sequence[Outcome]
-    ) -> None:
-        """Record each purchase's id and outcome: no score, customer or amount."""
-        if not self.traceparent:
-            return
-        rows = [
-            _attributes(purchase, outcome)
-            for purchase, outcome in zip(purchases, outcomes, strict=True)
-        ]
+    def report(self, rows: Sequence[dict[str, str | int]]) -> None:
+        """Record the attributes of each row."""
         if len(rows) == 1:
             self.span.set_attributes(rows[0])
         else:
@@ -212,19 +208,3 @@ class CallSpan:
         if kind is not None and not issubclass(kind, InvalidRequest):
             self.span.set_attribute("error.type", kind.__name__)
         self.span.end()
-
-
-def _attributes(
-    purchase: Mapping[str, object], outcome: Outcome
-) -> dict[str, str | int]:
-    name = purchase.get(TRANSACTION_ID, "")
-    text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
-    found: dict[str, str | int] = {"tollgate.transaction_id": text}
-    if isinstance(outcome, InvalidRequest):
-        return found | {"tollgate.refused": True}
-    return found | {
-        "tollgate.decision": outcome.decision,
-        "tollgate.source": outcome.source,
-        "tollgate.degraded": outcome.degraded,
-        "tollgate.release": outcome.release,
-    }

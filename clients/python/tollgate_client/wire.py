@@ -1,5 +1,5 @@
 """
-Encode rows as requests and decode a response into decisions.
+Encode rows as requests and decode a response into decisions or ranked items.
 
 The only module that reads or writes the wire format: KServe's protobuf messages,
 tensors as raw little-endian bytes, each BYTES element preceded by its length in four
@@ -14,19 +14,23 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
+from typing import Protocol
 
 import numpy as np
 
 from tollgate_client.contract import (
     DEADLINE_US,
     DRY_RUN,
+    LIST_SIZE,
     OUTPUTS,
+    RANKED_OUTPUTS,
     REASON_SEPARATOR,
     STORE_DEADLINE_MS,
 )
 from tollgate_client.decisions import Decisions
 from tollgate_client.errors import ClientError
-from tollgate_client.inputs import Purchase, Rows
+from tollgate_client.inputs import Rows
+from tollgate_client.recommendations import RankedRows
 
 # gRPC method that decides; requests and responses are the bytes of this module.
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
@@ -44,6 +48,14 @@ _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5  # types on the protobuf wi
 _LAST_SHIFT = 63
 
 
+class EncodedRow(Protocol):
+    """A checked row: its bytes in the raw tensor of each input."""
+
+    @property
+    def parts(self) -> tuple[bytes, ...]:
+        """Return them, for each input and then for each declared field."""
+
+
 class Request:
     """
     An encoded request without its deadline, which each attempt sets.
@@ -55,6 +67,7 @@ class Request:
         dry_run: Request decisions without side effects.
         store_deadline_ms: Time that the store may take, ms; None for the same limit as
             for a payment.
+        count: Number of items for each row, of a product that ranks; else None.
     """
 
     def __init__(
@@ -65,6 +78,7 @@ class Request:
         product: str,
         dry_run: bool,
         store_deadline_ms: int | None = None,
+        count: int | None = None,
     ) -> None:
         self._head = _field(_MODEL_NAME, product.encode())
         parts = []
@@ -72,6 +86,8 @@ class Request:
             parts.append(_parameter(DRY_RUN, _BOOL, 1))
         if store_deadline_ms is not None:
             parts.append(_parameter(STORE_DEADLINE_MS, _INT64, store_deadline_ms))
+        if count is not None:
+            parts.append(_parameter(LIST_SIZE, _INT64, count))
         parts += [_input(name, kind, rows) for name, kind, _ in tensors]
         parts += [_field(_RAW_INPUTS, raw) for _, _, raw in tensors]
         self._tail = b"".join(parts)
@@ -119,30 +135,33 @@ def requests_of(
 
 
 def request_of(
-    purchases: Sequence[Purchase],
+    checked: Sequence[EncodedRow],
     *,
     product: str,
     kinds: Mapping[str, str],
     dry_run: bool,
+    count: int | None = None,
 ) -> Request:
     """
-    Encode checked purchases as one request; its deadline is set when it is sent.
+    Encode checked rows as one request; its deadline is set when it is sent.
 
     Args:
-        purchases: 1 to 32 purchases.
+        checked: 1 to 32 rows.
         product: Name of the Triton ensemble.
-        kinds: Name -> type on the wire, in the order of the purchases' parts.
-        dry_run: Request decisions without side effects.
+        kinds: Name -> type on the wire, in the order of the rows' parts.
+        dry_run: Request answers without side effects.
+        count: Number of items for each row, of a product that ranks; else None.
     """
-    columns = zip(*(purchase.parts for purchase in purchases), strict=True)
+    columns = zip(*(row.parts for row in checked), strict=True)
     return Request(
         [
             (name, kind, b"".join(column))
             for (name, kind), column in zip(kinds.items(), columns, strict=True)
         ],
-        rows=len(purchases),
+        rows=len(checked),
         product=product,
         dry_run=dry_run,
+        count=count,
     )
 
 
@@ -155,18 +174,53 @@ def decisions_of(response: bytes, *, latency_s: float) -> Decisions:
             is truncated.
     """
     try:
-        names, contents = _outputs(response)
-        raw = dict(zip(names, contents, strict=False))
-        for name in OUTPUTS:
-            if name not in raw:
-                raise ClientError(f"the answer lacks {name}; it has {', '.join(names)}")
-        answer = _read(raw, latency_s=latency_s)
+        answer = _read(_raw_outputs(response, OUTPUTS), latency_s=latency_s)
     except (struct.error, ValueError) as error:
         raise ClientError(f"the answer cannot be read: {error}") from error
     lengths = {name: len(getattr(answer, name)) for name in OUTPUTS}
     if len(set(lengths.values())) != 1:
         raise ClientError(f"the answer's outputs differ in length: {lengths}")
     return answer
+
+
+def ranked_rows_of(response: bytes) -> RankedRows:
+    """
+    Decode the response of a product that ranks.
+
+    Raises:
+        ClientError: The response lacks an output, the lengths of its outputs do not fit
+            together, or it is truncated.
+    """
+    try:
+        raw = _raw_outputs(response, RANKED_OUTPUTS)
+        ranked = RankedRows(
+            items=texts_of(raw["items"]),
+            scores=np.frombuffer(raw["scores"], dtype="<f4"),
+            source=texts_of(raw["source"]),
+            degraded=np.frombuffer(raw["degraded"], dtype="<u4"),
+            error=texts_of(raw["error"]),
+            release=texts_of(raw["release"]),
+        )
+    except (struct.error, ValueError) as error:
+        raise ClientError(f"the answer cannot be read: {error}") from error
+    lengths = {name: len(getattr(ranked, name)) for name in RANKED_OUTPUTS}
+    rows = len(ranked.error)
+    if (
+        not rows == len(ranked.degraded) == len(ranked.release)
+        or not len(ranked.items) == len(ranked.scores) == len(ranked.source)
+        or len(ranked.items) % max(rows, 1)
+    ):
+        raise ClientError(f"the answer's outputs do not fit together: {lengths}")
+    return ranked
+
+
+def _raw_outputs(response: bytes, needed: Sequence[str]) -> dict[str, bytes]:
+    names, contents = _outputs(response)
+    raw = dict(zip(names, contents, strict=False))
+    for name in needed:
+        if name not in raw:
+            raise ClientError(f"the answer lacks {name}; it has {', '.join(names)}")
+    return raw
 
 
 def _read(raw: Mapping[str, bytes], *, latency_s: float) -> Decisions:
