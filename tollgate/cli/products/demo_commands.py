@@ -278,8 +278,8 @@ def _print_applications(decided: DecidedApplications) -> None:
     console.out.print(groups)
 
 
-FRAUD, CREDIT, SENSORS = "fraud", "credit", "sensors"
-_DAYS = {FRAUD: 183, SENSORS: 14}  # simulated, unless the user says otherwise
+FRAUD, CREDIT, SENSORS, SHOP = "fraud", "credit", "sensors", "shop"
+_DAYS = {FRAUD: 183, SENSORS: 14, SHOP: 56}  # simulated, unless the user says otherwise
 
 
 def simulate(
@@ -291,7 +291,8 @@ def simulate(
     days: Annotated[
         int | None,
         typer.Option(
-            help="Number of days to simulate.", show_default="183; of readings 14"
+            help="Number of days to simulate.",
+            show_default="183; of readings 14, of a shop 56",
         ),
     ] = None,
     start: Annotated[
@@ -328,6 +329,12 @@ def simulate(
             "--product sensors."
         ),
     ] = 24,
+    users: Annotated[
+        int, typer.Option(help="Number of users; only for --product shop.")
+    ] = 400,
+    items: Annotated[
+        int, typer.Option(help="Number of items; only for --product shop.")
+    ] = 300,
     product: Product = None,
 ) -> None:
     """
@@ -335,6 +342,7 @@ def simulate(
 
     `--product credit`: applications for a loan, with those that were not repaid.
     `--product sensors`: readings of machines, and a table of their faults.
+    `--product shop`: what users view, put into the cart and buy, and a table of items.
     """
     chosen = simulated_product(product)
     _require_parquet(out)
@@ -351,6 +359,9 @@ def simulate(
             faults=faults,
             seed=seed,
         )
+        return
+    if chosen == SHOP:
+        _simulate_shop(out, users=users, items=items, days=days, seed=seed)
         return
     from tollgate.simulate import simulate as run
     from tollgate.simulate import write
@@ -391,7 +402,7 @@ def simulated_product(product: str | None) -> str:
         InputError: There is no simulation of the product.
     """
     chosen = console.settings(product=product, product_is_known=False).product
-    known = (FRAUD, CREDIT, SENSORS)
+    known = (FRAUD, CREDIT, SENSORS, SHOP)
     if chosen not in known:
         problem = f"nothing simulates {chosen!r:.80}; {suggest(chosen, known)}"
         raise InputError("--product", problem)
@@ -428,4 +439,22 @@ def _simulate_sensors(
     console.say(
         f"{len(plant.readings):,} readings of {machines} machines → {out}; "
         f"{len(plant.faults)} faults → {faults_file}"
+    )
+
+
+def _simulate_shop(out: Path, *, users: int, items: int, days: int, seed: int) -> None:
+    from tollgate.simulate import write
+    from tollgate.simulate.shop import simulate_shop
+
+    shop = simulate_shop(
+        users=users, items=items, weeks=max(round(days / 7), 1), seed=seed
+    )
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write(shop.events, out)
+    items_file = out.with_suffix(".items.parquet")
+    write(shop.items, items_file)
+    purchases = int((shop.events["action"] == "purchase").sum())
+    console.say(
+        f"{len(shop.events):,} events of {users:,} users, {purchases:,} of them "
+        f"purchases → {out}; {items:,} items → {items_file}"
     )
