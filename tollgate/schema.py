@@ -72,11 +72,13 @@ RANKED_TYPES = {
 }
 LIST_OUTPUTS = ("items", "scores", "source")
 REQUEST_ID = "request_id"  # of its ensemble, in place of the transaction id
+STOCK_PARAMETER = "stock"  # of its first step: name of the list out of stock
 EXCLUDE = "exclude"  # optional input: ids of items that the answer must not have
 ITEM_SEPARATOR = "|"  # between these ids
+MAX_EXCLUDED = 100  # of these ids
 LIST_SIZE = "count"  # request parameter: number of items, K
 MAX_LIST_SIZE = 50
-# Origins of an item in an answer; of a list that was prepared ahead with a prefix.
+# Origins of an item in an answer; clients accept the prefix, for lists made ahead.
 SOURCES = ("personal", "similar", "popular", "fallback")
 PREPARED_PREFIX = "prepared:"
 # Fields of the events of such a product, and the words of `action`.

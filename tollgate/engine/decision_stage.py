@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -32,6 +32,9 @@ from tollgate.schema import (
     context_dtype,
 )
 from tollgate.store.stored_decisions import read_stored_decisions
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Array = npt.NDArray[Any]
 
@@ -170,18 +173,22 @@ class DecisionBatch(msgspec.Struct, frozen=True, eq=False):
     bounds: list[int]
     began_us: int
 
-    def requests(self, positions: Sequence[int]) -> DecisionBatch:
+    @property
+    def signed(self) -> Array:
+        """Return what the tag of a context covers besides the context; [N, ...]."""
+        return self.features
+
+    def requests(self, positions: Sequence[int]) -> Self:
         """Copy the rows of some requests, at least one."""
         spans = [np.arange(*self.bounds[at : at + 2]) for at in positions]
         rows = np.concatenate(spans)
-        return DecisionBatch(
-            context=self.context[rows],
-            features=self.features[rows],
-            probabilities=self.probabilities[rows],
-            chosen=None if self.chosen is None else self.chosen[rows],
-            bounds=list(itertools.accumulate(map(len, spans), initial=0)),
-            began_us=self.began_us,
-        )
+        columns = {
+            name: getattr(self, name)[rows]
+            for name in self.__struct_fields__
+            if isinstance(getattr(self, name), np.ndarray)
+        }
+        bounds = list(itertools.accumulate(map(len, spans), initial=0))
+        return msgspec.structs.replace(self, **columns, bounds=bounds)
 
 
 def recorded_fields(policy: Policy, fields: Sequence[str]) -> tuple[str, ...]:
@@ -220,6 +227,8 @@ class DecisionStage:
         words = [word.encode() for word in policy.outcomes.words]
         self._words = np.array(words, np.object_)
         conditions = {one.name for one in policy.tables.named}
+        if policy.ranking is not None:
+            conditions |= {one.name for one in policy.ranking.tables.named}
         self._fields = tuple(name for name in fields if name in conditions)
         self._usual: dict[int, tuple[Array, Array]] = {}  # columns by number of rows
 
@@ -272,6 +281,12 @@ class DecisionStage:
             return batch.probabilities
         unscored = self._policy.unscored(decided.rules)[:, None]
         return np.where(unscored, np.float32(np.nan), batch.probabilities)
+
+    def details(
+        self, batch: DecisionBatch, decided: PolicyDecisions
+    ) -> list[bytes] | None:
+        """Return what the journal's records have besides, per row; None for nothing."""
+        return None
 
     def recorded_context(self, context: Array, decided: PolicyDecisions) -> Array:
         """

@@ -19,6 +19,7 @@ import numpy.typing as npt
 from tollgate.features.fields import Fields, lacks_fields
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.features.windows.entity_entries import MISSING
+from tollgate.ranking.history import UserHistory
 from tollgate.schema import STORE_LOST, Degraded
 from tollgate.store.fallback.fallback_chain import Scored
 from tollgate.store.store_events import Purchases
@@ -47,6 +48,12 @@ class Batch(msgspec.Struct, frozen=True):
         fields: Declared fields that at least one request had; int64 [N] each.
         store_deadline_ms: Per request, the store deadline that it allows, ms; 0 for a
             request without one. Empty when no request has one.
+        excluded: Of a product that ranks: per row, the ids of items that its answer
+            must not have; empty when no row has any.
+        counts: Of a product that ranks: per request, the number of items, 0 for as
+            many as the policy says.
+        history: Newest events of the rows' users, after they were read; None before,
+            and for a product that does not rank.
     """
 
     ids: Mapping[str, list[bytes]]
@@ -58,6 +65,9 @@ class Batch(msgspec.Struct, frozen=True):
     degraded: Array | int = 0
     fields: Mapping[str, Array] = {}
     store_deadline_ms: Sequence[int] = ()
+    excluded: Sequence[Sequence[bytes]] = ()
+    counts: Sequence[int] = ()
+    history: UserHistory | None = None
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -117,6 +127,8 @@ def one_request(batch: Batch, position: int) -> Batch:
         dry=[batch.dry[position]],
         degraded=degraded if isinstance(degraded, int) else degraded[start:stop].copy(),
         fields={name: one[start:stop].copy() for name, one in batch.fields.items()},
+        excluded=batch.excluded[start:stop],
+        counts=batch.counts[position : position + 1],
     )
 
 

@@ -418,6 +418,9 @@ def load_policy(
     return _Compiler(document, names).compile(fields, id_names)
 
 
+_WINDOW_S = 600  # that a decision is valid for its transaction id
+
+
 class _Compiler:
     def __init__(self, document: Document, names: Names) -> None:
         self._document = document
@@ -642,7 +645,15 @@ class _Compiler:
         return name
 
     def _window(self) -> int:
+        """Read how long a decision stands; 0 where lists are ranked, s."""
         text = self._raw.idempotency.window
+        if self._raw.ranking is not None:
+            if text is not None:
+                problem = "a list is not stored: it is ranked again; leave this out"
+                self._refuse(("idempotency", "window"), problem)
+            return 0
+        if text is None:
+            return _WINDOW_S
         found = duration_s(text)
         if not found:
             problem = f"{text!r} is no time such as 10m"

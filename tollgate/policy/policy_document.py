@@ -226,7 +226,7 @@ class RawJournal(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RawIdempotency(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Time that a decision is valid for its transaction id."""
 
-    window: str = "10m"
+    window: str | None = None
 
 
 class RawNotice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -8,14 +8,18 @@ from typing import TYPE_CHECKING, Any
 from tollgate.imports import import_gently
 
 if TYPE_CHECKING:
+    from tollgate.steps.candidate_step import CandidateStep
     from tollgate.steps.decision_step import DecisionStep
     from tollgate.steps.feature_step import FeatureStep
+    from tollgate.steps.ranking_step import RankingStep
 
-__all__ = ["DecisionStep", "FeatureStep"]
+__all__ = ["CandidateStep", "DecisionStep", "FeatureStep", "RankingStep"]
 
 _HOMES = {
+    "CandidateStep": "tollgate.steps.candidate_step",
     "DecisionStep": "tollgate.steps.decision_step",
     "FeatureStep": "tollgate.steps.feature_step",
+    "RankingStep": "tollgate.steps.ranking_step",
 }
 
 

@@ -6,7 +6,7 @@ import itertools
 import os
 import random
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from msgspec import structs
 
 from tollgate.engine.decision_stage import (
     FOREIGN,
+    Canary,
     DecisionBatch,
     DecisionStage,
     read_canary,
@@ -49,7 +50,7 @@ from tollgate.steps.step_journal import open_journal
 from tollgate.steps.step_tracing import open_traces
 from tollgate.steps.store_parameters import store_settings
 from tollgate.steps.triton import Array
-from tollgate.store.fallback.circuit_breaker import CircuitBreaker
+from tollgate.store.fallback.circuit_breaker import BreakerRules, CircuitBreaker
 from tollgate.store.redis.cluster_store import open_store
 from tollgate.store.redis.redis_store import NoStore, RedisStore
 from tollgate.tracing.batches import open_batches
@@ -99,9 +100,15 @@ class TensorCache:
             bounds: First row of each request, then the end of the last.
         """
         response = self._pb.InferenceResponse
+        return [response(list(own)) for own in self.tensors(outputs, bounds)]
+
+    def tensors(
+        self, outputs: Mapping[str, Array], bounds: Sequence[int]
+    ) -> Iterator[tuple[Any, ...]]:
+        """Split the outputs of a batch into the tensors of each request."""
         spans = list(itertools.pairwise(bounds))
         columns = [self._split(name, array, spans) for name, array in outputs.items()]
-        return [response(list(tensors)) for tensors in zip(*columns, strict=True)]
+        return zip(*columns, strict=True)
 
     def _split(
         self, name: str, array: Array, spans: Sequence[tuple[int, int]]
@@ -132,7 +139,18 @@ class TensorCache:
 
 
 class DecisionStep:
-    """Implement `fraud_decision` and similar models: fill the columns of the answer."""
+    """
+    Implement `fraud_decision` and similar models: fill the columns of the answer.
+
+    Attributes:
+        model_output: Input with the output of the model.
+        challenger_output: Input with that of a challenger on canary.
+        passed: Inputs that the first step filled, besides the context.
+    """
+
+    model_output = PROBABILITIES
+    challenger_output = CHALLENGER_PROBABILITIES
+    passed: tuple[str, ...] = (FEATURES,)
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Compile the policy; the release's settings come as parameters."""
@@ -171,13 +189,8 @@ class DecisionStep:
         field_names = tuple(field.name for field in fields)
         self._dtype = context_dtype(entities, field_names)
         canary = read_canary(parameters, entities)
-        self.stage = DecisionStage(
-            policy,
-            release=parameters[RELEASE_PARAMETER],
-            spec_hash=self._spec_hash,
-            fields=field_names,
-            canary=canary,
-            hysteresis=self._open_hysteresis(policy, config.parameters, entities),
+        self.stage = self._open_stage(
+            policy, config, entities=entities, fields=field_names, canary=canary
         )
         heading = Heading(
             product=policy.product,
@@ -185,6 +198,7 @@ class DecisionStep:
             spec_hash=self._spec_hash,
             entities=entities,
             fields=recorded_fields(policy, field_names),
+            details=policy.ranking is not None,
         )
         labels = triton.metric_labels(args, product=policy.product)
         step_labels = dict(labels)
@@ -226,6 +240,25 @@ class DecisionStep:
         self._loops.close()
         self.stage.close()
 
+    def _open_stage(
+        self,
+        policy: Policy,
+        config: triton.StepConfig,
+        *,
+        entities: Sequence[str],
+        fields: Sequence[str],
+        canary: Canary | None,
+    ) -> DecisionStage:
+        """Open the stage that answers."""
+        return DecisionStage(
+            policy,
+            release=config.parameters[RELEASE_PARAMETER],
+            spec_hash=self._spec_hash,
+            fields=fields,
+            canary=canary,
+            hysteresis=self._open_hysteresis(policy, config.parameters, entities),
+        )
+
     def _open_hysteresis(
         self, policy: Policy, parameters: Mapping[str, str], entities: Sequence[str]
     ) -> HysteresisStage | None:
@@ -236,23 +269,28 @@ class DecisionStep:
         if settings.entity not in entities:
             problem = f"hysteresis.entity: {settings.entity!r} is no entity"
             raise self._pb.TritonModelException(f"{POLICY_FILE}: {problem}")
-        try:
-            read = store_settings(parameters)
-        except InputError as error:
-            raise self._pb.TritonModelException(str(error)) from error
-        url = os.environ.get(STORE_URL_VARIABLE, "")
-        store: RedisStore = NoStore()
-        if url:
-            store = open_store(url, deadline_s=read.deadline_s, rules=read.breaker)
-        else:
-            text = "%s is not set: hysteresis has no state"
-            triton.log.warning(text, STORE_URL_VARIABLE)
-        breaker = CircuitBreaker(time.monotonic, random.random, rules=read.breaker)
+        store, rules = self._open_store(parameters, use="hysteresis has no state")
+        breaker = CircuitBreaker(time.monotonic, random.random, rules=rules)
         stage = HysteresisStage(
             settings, product=policy.product, store=store, breaker=breaker
         )
         stage.warm_up()
         return stage
+
+    def _open_store(
+        self, parameters: Mapping[str, str], *, use: str
+    ) -> tuple[RedisStore, BreakerRules]:
+        """Open the store with the settings of the first step; `use`: what lacks it."""
+        try:
+            read = store_settings(parameters)
+        except InputError as error:
+            raise self._pb.TritonModelException(str(error)) from error
+        url = os.environ.get(STORE_URL_VARIABLE, "")
+        if not url:
+            triton.log.warning("%s is not set: %s", STORE_URL_VARIABLE, use)
+            return NoStore(), read.breaker
+        store = open_store(url, deadline_s=read.deadline_s, rules=read.breaker)
+        return store, read.breaker
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer a dynamic batch of requests."""
@@ -265,7 +303,7 @@ class DecisionStep:
         if not reasons:
             batch = self._read(inputs, began_us=began_us)
             reasons = self._verifier.refusals(
-                batch.features, batch.context, bounds=batch.bounds
+                batch.signed, batch.context, bounds=batch.bounds
             )
             if not reasons:
                 return self.answer(requests, batch)
@@ -281,20 +319,55 @@ class DecisionStep:
     def _read(self, inputs: triton.Inputs, *, began_us: int) -> DecisionBatch:
         packed = np.ascontiguousarray(triton.gather(inputs, CONTEXT))
         context = packed.view(self._dtype)[:, 0]
-        probabilities, bounds = triton.gather_rows(inputs, PROBABILITIES)
+        output, bounds = triton.gather_rows(inputs, self.model_output)
         chosen = None
         if self.stage.canary is not None:
             chosen = self.stage.canary.rows(context)
-            theirs = triton.gather(inputs, CHALLENGER_PROBABILITIES)
-            probabilities = np.where(chosen[:, None], theirs, probabilities)
-        return DecisionBatch(
-            context=context,
-            features=triton.gather(inputs, FEATURES),
-            probabilities=probabilities,
+            theirs = triton.gather(inputs, self.challenger_output)
+            output = np.where(chosen[:, None], theirs, output)
+        tensors = {name: triton.gather(inputs, name) for name in self.passed}
+        return self.batch_of(
+            tensors,
+            context,
+            output=output,
             chosen=chosen,
             bounds=bounds,
             began_us=began_us,
         )
+
+    def batch_of(
+        self,
+        tensors: Mapping[str, Array],
+        context: Array,
+        *,
+        output: Array,
+        chosen: Array | None,
+        bounds: list[int],
+        began_us: int,
+    ) -> DecisionBatch:
+        """
+        Assemble the rows of a dynamic batch.
+
+        Args:
+            tensors: Outputs of the first step by name, those of `passed` at least.
+            context: Its contexts; [N].
+            output: Output of the model that decides each row.
+            chosen: Rows that the challenger decides; None without a challenger.
+            bounds: First row of each request, then the end of the last.
+            began_us: Time at which the step took the batch, on the monotonic clock.
+        """
+        return DecisionBatch(
+            context=context,
+            features=tensors[FEATURES],
+            probabilities=output,
+            chosen=chosen,
+            bounds=bounds,
+            began_us=began_us,
+        )
+
+    def needs_model(self, context: Array, tensors: Mapping[str, Array]) -> bool:
+        """Return whether a row of a batch needs the output of the model."""
+        return self.stage.needs_model(context, tensors[FEATURES])
 
     def _answer_part(
         self,
@@ -343,7 +416,7 @@ class DecisionStep:
         marks = self.stage.marks(context)
         self._record(batch, decided, marks=marks)
         outputs = self.stage.columns(batch, decided, marks=marks)
-        responses = self._tensors.respond(outputs, bounds)
+        responses = self._responses(outputs, batch)
         if marks is not None:
             foreign = marks & FOREIGN
             for position in range(len(responses)):
@@ -361,6 +434,12 @@ class DecisionStep:
             rows = len(context)
             self._batches.write(requests, rows=rows, began_us=batch.began_us)
         return responses
+
+    def _responses(
+        self, outputs: Mapping[str, Array], batch: DecisionBatch
+    ) -> list[Any]:
+        """Split the outputs of a batch into one response per request."""
+        return self._tensors.respond(outputs, batch.bounds)
 
     def _record(
         self, batch: DecisionBatch, decided: PolicyDecisions, *, marks: Array | None
@@ -381,6 +460,7 @@ class DecisionStep:
                     began_us=batch.began_us,
                     marks=marks,
                     excluded=excluded,
+                    details=self.stage.details(batch, decided),
                 )
         self._metrics.batch(context, decided, chosen=chosen, began_us=batch.began_us)
         if self._traces is not None:

@@ -138,7 +138,7 @@ class FeatureStep:
     def _execute(self, requests: Sequence[Any]) -> list[Any]:
         arrival_us = time.monotonic_ns() // 1000
         now_us = time.time_ns() // 1000
-        inputs = triton.inputs_of(requests)
+        inputs = self._inputs_of(requests)
         if direct := triton.direct_calls(inputs):
             self._refusals.note([DIRECT] * len(direct))
             errors = dict.fromkeys(direct, refusal_error(DIRECT))
@@ -146,7 +146,7 @@ class FeatureStep:
         if self._traces is not None:
             self._traces.begin(arrival_us)
         batch = read_batch(requests, inputs, spec=self._spec, now_us=now_us)
-        features, context = self._stage.score(batch, arrival_us=arrival_us)
+        batch, features, context = self._score(batch, arrival_us=arrival_us)
         degraded = context["degraded"]
         later: Mapping[int, float] = {}
         if batch.store_deadline_ms:
@@ -169,6 +169,15 @@ class FeatureStep:
             responses[position] = None  # the second look-up sends it later
             self._second.add(pending)
         return responses
+
+    def _score(self, batch: Batch, *, arrival_us: int) -> tuple[Batch, Array, Array]:
+        """Return a batch, its features [N, F] and contexts [N]."""
+        features, context = self._stage.score(batch, arrival_us=arrival_us)
+        return batch, features, context
+
+    def _inputs_of(self, requests: Sequence[Any]) -> triton.Inputs:
+        """Index the inputs of a dynamic batch by name."""
+        return triton.inputs_of(requests)
 
     def _answer(
         self,
@@ -230,14 +239,19 @@ class FeatureStep:
             )
         return outputs
 
+    def _signed(self, outputs: Mapping[str, Array]) -> Array:
+        """Return what the tag covers besides the context; [N, ...]."""
+        return outputs[FEATURES]
+
     def _respond(
         self, batch: Batch, features: Array, context: Array
     ) -> tuple[list[Any], dict[int, str]]:
         """
         Write the response to each request of a batch; also return the refused ones.
         """
-        self._signer.sign(features, context, bounds=batch.bounds)
         outputs = self._outputs(batch, features, context)
+        # Into the context, which its tensor shares.
+        self._signer.sign(self._signed(outputs), context, bounds=batch.bounds)
         responses = triton.respond(self._pb, outputs, batch.bounds)
         refused = dict(rejected_requests(batch)) if batch.errors else {}
         for position, text in refused.items():

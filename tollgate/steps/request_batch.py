@@ -18,6 +18,11 @@ from tollgate.schema import (
     DEADLINE_US,
     DRY_RUN,
     EVENT_TIME,
+    EXCLUDE,
+    ITEM_SEPARATOR,
+    LIST_SIZE,
+    MAX_EXCLUDED,
+    MAX_LIST_SIZE,
     STORE_DEADLINE_MS,
     Degraded,
 )
@@ -26,6 +31,7 @@ from tollgate.validation import check_rows
 
 _FIELD_MISSING = np.uint32(Degraded.FIELD_MISSING)
 _LONGEST_WAIT_US = 10_000_000  # a longer wait means that a clock is wrong
+_SEPARATOR = ITEM_SEPARATOR.encode()
 _NO_TIME_LEFT = f"{DEADLINE_US}: no time left"
 
 Array = triton.Array
@@ -59,6 +65,11 @@ def read_batch(
     degraded: Array | int = 0
     if spec.fields:
         fields, degraded = _fields(inputs, spec, bounds, errors=checked.errors)
+    excluded: Sequence[Sequence[bytes]] = ()
+    counts: Sequence[int] = ()
+    if spec.history is not None:
+        excluded = _excluded(inputs, bounds, errors=checked.errors)
+        counts = [0] * len(requests)
     dry = [False] * len(requests)
     store_deadline_ms: Sequence[int] = ()
     if parameters is not None:
@@ -66,6 +77,8 @@ def read_batch(
         store_deadline_ms = _note_parameters(
             parameters, bounds, errors=checked.errors, now_us=now_us
         )
+        if counts:
+            counts = _counts(parameters, bounds, errors=checked.errors)
     return Batch(
         ids=ids,
         cents=checked.cents,
@@ -76,6 +89,8 @@ def read_batch(
         degraded=degraded,
         fields=fields,
         store_deadline_ms=store_deadline_ms,
+        excluded=excluded,
+        counts=counts,
     )
 
 
@@ -119,6 +134,47 @@ def _fields(
         if column is not None:
             sent[field.name] = column
     return declared_fields(spec, sent, rows=bounds[-1], errors=errors)
+
+
+def _excluded(
+    inputs: triton.Inputs, bounds: list[int], *, errors: dict[int, str]
+) -> Sequence[Sequence[bytes]]:
+    """Read the items that the answer of each row must not have; adds to `errors`."""
+    texts = triton.gather_optional(inputs, EXCLUDE, bounds=bounds, absent=b"")
+    if texts is None or not any(texts):
+        return ()
+    found = []
+    for row, text in enumerate(texts.tolist()):
+        ids = text.split(_SEPARATOR) if text else []
+        if len(ids) > MAX_EXCLUDED:
+            problem = f"{EXCLUDE}: {len(ids)} ids: at most {MAX_EXCLUDED} are allowed"
+            errors.setdefault(row, problem)
+            ids = []
+        found.append(ids)
+    return found
+
+
+def _counts(
+    parameters: Sequence[Mapping[str, Any]],
+    bounds: list[int],
+    *,
+    errors: dict[int, str],
+) -> Sequence[int]:
+    """Read the number of items per request; adds rows with a wrong one to `errors`."""
+    counts = [0] * len(parameters)
+    for position, own in enumerate(parameters):
+        count = own.get(LIST_SIZE)
+        if count is None:
+            continue
+        if isinstance(count, int) and count is not True and 0 < count <= MAX_LIST_SIZE:
+            counts[position] = count
+            continue
+        problem = (
+            f"{LIST_SIZE}: {count!r:.40}: is no whole number, 1 to {MAX_LIST_SIZE}"
+        )
+        for row in range(bounds[position], bounds[position + 1]):
+            errors.setdefault(row, problem)
+    return counts
 
 
 def _parameter_error(parameters: Mapping[str, Any], now_us: int) -> str:

@@ -40,11 +40,13 @@ class StepConfig(msgspec.Struct, frozen=True):
         parameters: Of its configuration, and those that its release sets for this
             version.
         outputs: Names of its outputs.
+        input_dims: Shape of a row by input.
     """
 
     directory: Path
     parameters: Mapping[str, str]
     outputs: tuple[str, ...] = ()
+    input_dims: Mapping[str, tuple[int, ...]] = {}
 
 
 def step_config(args: Mapping[str, str]) -> StepConfig:
@@ -54,12 +56,17 @@ def step_config(args: Mapping[str, str]) -> StepConfig:
     config = json.loads(args["model_config"])
     given = config.get("parameters", {})
     outputs = tuple(one["name"] for one in config.get("output", ()))
+    dims = {
+        one["name"]: tuple(map(int, one["dims"])) for one in config.get("input", ())
+    }
     parameters = {name: one["string_value"] for name, one in given.items()}
     directory = Path(args["model_repository"]) / args["model_version"]
     slot = directory / SLOT_FILE
     if slot.is_file():
         parameters |= json.loads(slot.read_bytes())["told"]
-    return StepConfig(directory=directory, parameters=parameters, outputs=outputs)
+    return StepConfig(
+        directory=directory, parameters=parameters, outputs=outputs, input_dims=dims
+    )
 
 
 def settle() -> None:

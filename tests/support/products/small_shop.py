@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from tollgate.engine.ranking_context import ranking_dtype
 from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.policy import POLICY_FILE
 from tollgate.ranking.candidates import (
@@ -39,7 +40,8 @@ from tollgate.schema import (
 
 ITEMS = 6
 _STEPS = {"shop_candidates": "CandidateStep", "shop_ranking": "RankingStep"}
-RANKING_CONTEXT_BYTES = 2742
+HISTORY = 20  # events of a user
+RANKING_CONTEXT_BYTES = ranking_dtype(candidates=CANDIDATES, history=HISTORY).itemsize
 
 SPEC = """\
 version: 1
@@ -48,7 +50,10 @@ amount: false
 entities:
   user: {key: user_id, cap: 64}
 fields:
+  - {name: item, type: category, use: events}
+  - {name: action, type: category, vocabulary: [view, cart, purchase], use: events}
   - {name: slot, type: category, vocabulary: [home, product, cart], use: policy}
+history: {entity: user, of: [item, action], most: 20}
 features:
   - {name: events_1h, entity: user, aggregate: count, window: 1h}
   - {name: events_30d, entity: user, aggregate: count, window: 30d}
@@ -63,7 +68,12 @@ score: {value: relevance, worse: lower}
 thresholds: {weak: 0.5}
 fallback: {model_output: fallback}
 rules: []
-ranking: {items: 4}
+ranking:
+  items: 4
+  bought: 30d
+  stock: {list: out_of_stock}
+  rules:
+    - {name: home, owner: shop, boost: {factor: 2}, items: [i5], when: {slot: [home]}}
 reasons:
   SCORE_WEAK: No item fits this user well.
   MODEL_UNAVAILABLE: No relevance could be computed.

@@ -38,6 +38,7 @@ from tollgate.schema import (
     LISTS_PARAMETER,
     RELEASE_PARAMETER,
     SPEC_HASH_PARAMETER,
+    STOCK_PARAMETER,
     STORE_DEADLINE_PARAMETER,
     STORE_PROBE_PARAMETER,
     fields_text,
@@ -114,9 +115,8 @@ def step_parameters(
 ) -> dict[str, Parameters]:
     """Return the parameters that a release passes to its steps, by step."""
     features = features_parameters(policy, models.name)
-    if models.ranks:
-        # A list that was prepared ahead belongs to one release.
-        features[RELEASE_PARAMETER] = release.name
+    if policy.ranking is not None and policy.ranking.stock is not None:
+        features[STOCK_PARAMETER] = policy.ranking.stock.name
     decision = decision_parameters(release.name, spec, release.spec_hash)
     return {
         models.features_step: features,

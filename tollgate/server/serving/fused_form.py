@@ -23,7 +23,7 @@ from tollgate.repository.serving_form import queue_delay_us
 from tollgate.server.serving.loaded import LoadedRelease, ServingRecord
 from tollgate.server.serving.loading import GENERATION, Loading, generation_of
 from tollgate.server.triton import control
-from tollgate.server.triton.fused_parts import MODEL_FILE, FusedPart, FusedParts
+from tollgate.server.triton.fused_parts import FusedPart, FusedParts, model_file
 from tollgate.server.triton.private_names import hide_instances
 
 VERSION = 1  # as of an ensemble, so that answers name the same version
@@ -56,22 +56,39 @@ def fused_parts(record: ServingRecord, loaded: LoadedRelease) -> FusedParts:
         for step, text in record.configs.items()
     }
 
-    def step_with(output: str) -> str:
+    def step_with(*outputs: str) -> str:
         return next(
             step
             for step, config in configs.items()
-            if output in {one.name for one in config.output}
+            if any(one.name in outputs for one in config.output)
         )
 
     def part(step: str) -> FusedPart:
         return FusedPart(step, loaded.slots[step], to_json(configs[step]))
 
+    first = step_with(schema.CONTEXT)
+    ensemble = json_format.Parse(record.ensemble, ModelConfig())
+    (mapped,) = (
+        one.input_map
+        for one in ensemble.ensemble_scheduling.step
+        if one.model_name == first
+    )
     return FusedParts(
         product=record.product,
-        features=part(step_with(schema.CONTEXT)),
-        model=part(step_with(schema.PROBABILITIES)),
-        decision=part(step_with("decision")),
+        features=part(first),
+        model=part(step_with(schema.PROBABILITIES, schema.RELEVANCE)),
+        decision=part(step_with("release")),
+        inputs={ours: name for name, ours in mapped.items() if name != ours},
         challenger_slot=loaded.canary.slot if loaded.canary else 0,
+    )
+
+
+def ranks(record: ServingRecord) -> bool:
+    """Return whether a release ranks items instead of deciding."""
+    return any(
+        one.name == schema.RELEVANCE
+        for text in record.configs.values()
+        for one in json_format.Parse(text, ModelConfig()).output
     )
 
 
@@ -113,7 +130,7 @@ class FusedLoading(Loading):
         loaded: LoadedRelease,
         generation: int,
     ) -> None:
-        self._write_model(name)
+        self._write_model(name, ranks=ranks(record))
         served = name if name == record.product else self._link(name)
         config = fused_config(record, loaded, name=served)
         if generation:
@@ -122,12 +139,13 @@ class FusedLoading(Loading):
             hide_instances(config, name)
         self._load(config)
 
-    def _write_model(self, name: str) -> None:
+    def _write_model(self, name: str, *, ranks: bool) -> None:
         """Write the file that Triton starts the model with."""
         folder = self._triton.own_repository
         assert folder is not None, "this server has copies of its own"
         version = folder / name / str(VERSION)
         version.mkdir(parents=True, exist_ok=True)
         path = version / "model.py"
-        if not path.is_file() or path.read_text() != MODEL_FILE:
-            replace_file(path, MODEL_FILE.encode())
+        text = model_file(ranks=ranks)
+        if not path.is_file() or path.read_text() != text:
+            replace_file(path, text.encode())

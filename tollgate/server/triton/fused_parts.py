@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-MODEL_FILE = '''"""Serve the steps of a product as one model: the fused form."""
+_MODEL_FILE = '''"""Serve the steps of a product as one model: the fused form."""
 
 from tollgate.imports import import_gently
 
 import_gently("tollgate.server.triton.fused_step")
 
-from tollgate.server.triton.fused_step import FusedStep
+from tollgate.server.triton.fused_step import {step}
 
 
-class TritonPythonModel(FusedStep):
+class TritonPythonModel({step}):
     """All steps of a release; the parameter `fused` names their copies."""
 '''
+
+
+def model_file(*, ranks: bool) -> str:
+    """Return the file that Triton starts a fused model with, as text."""
+    return _MODEL_FILE.format(step="FusedRankingStep" if ranks else "FusedStep")
 
 
 class FusedPart(msgspec.Struct, frozen=True):
@@ -50,6 +56,7 @@ class FusedParts(msgspec.Struct, frozen=True):
 
     Attributes:
         product: Name of the ensemble, for errors.
+        inputs: Input of the ensemble -> its name in the first step, where they differ.
         challenger_slot: Folder of the challenger's model; 0 without a canary.
     """
 
@@ -57,4 +64,5 @@ class FusedParts(msgspec.Struct, frozen=True):
     features: FusedPart
     model: FusedPart
     decision: FusedPart
+    inputs: Mapping[str, str] = {}
     challenger_slot: int = 0

@@ -16,12 +16,11 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
 
-from tollgate.engine.decision_stage import DecisionBatch
 from tollgate.engine.onnx_session import open_model
 from tollgate.engine.row_batches import Batch, rejected_requests
 from tollgate.engine.scoring_model import ScoringModel
@@ -31,20 +30,30 @@ from tollgate.schema import (
     EXACT_FEATURES,
     FEATURES,
     FUSED_PARAMETER,
-    PROBABILITIES,
     public_name,
 )
 from tollgate.server.triton.fused_parts import FusedPart, FusedParts
 from tollgate.steps import triton
+from tollgate.steps.candidate_step import CandidateStep
 from tollgate.steps.decision_step import DecisionStep
 from tollgate.steps.feature_step import FeatureStep
+from tollgate.steps.ranking_step import RankingStep
 from tollgate.steps.second_lookup import PendingRequest
 from tollgate.steps.triton import Array
 from tollgate.tracing.batches import open_batches
 
 
-class FusedStep(FeatureStep):
-    """The feature step, continued by the model and the decision in one process."""
+class FusedForm(FeatureStep):
+    """
+    A first step, continued by the model and the last step in one process.
+
+    Attributes:
+        first: Class of the step that fills features and context.
+        last: Class of the step that answers.
+    """
+
+    first: ClassVar[type[FeatureStep]]
+    last: ClassVar[type[DecisionStep]]
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Open the steps of the release and the model between them."""
@@ -57,8 +66,8 @@ class FusedStep(FeatureStep):
         folder = Path(args["model_repository"]).parent
         try:
             for part, base in (
-                (parts.features, FeatureStep),
-                (parts.decision, DecisionStep),
+                (parts.features, self.first),
+                (parts.decision, self.last),
             ):
                 _require_plain(folder / part.step / str(part.slot), base)
             opened = partial(_open_model, parts.model, folder)
@@ -70,12 +79,13 @@ class FusedStep(FeatureStep):
         except RepositoryError as error:
             raise pb.TritonModelException(public_name(str(error))) from None
         outputs = json.loads(parts.model.config)["output"]
-        self._labels = _width(outputs, PROBABILITIES)
+        (self._width,) = _shape(outputs, self._model.output)
+        self._renamed = parts.inputs
         self._prefix = f"in ensemble '{parts.product}', "
         self._model_batches = open_batches(parts.model.step)
         self._deciding = threading.Lock()
         super().initialize(parts.features.arguments(folder))
-        self._decision = DecisionStep()
+        self._decision = self.last()
         self._decision.initialize(parts.decision.arguments(folder))
 
     def finalize(self) -> None:
@@ -86,6 +96,13 @@ class FusedStep(FeatureStep):
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """Answer a dynamic batch of requests."""
         return [self._as_ensemble(one) for one in super().execute(requests)]
+
+    def _inputs_of(self, requests: Sequence[Any]) -> triton.Inputs:
+        """Index the inputs by the names of the first step, as an ensemble maps them."""
+        inputs = super()._inputs_of(requests)
+        if not self._renamed:
+            return inputs
+        return {self._renamed.get(name, name): one for name, one in inputs.items()}
 
     def _as_ensemble(self, response: Any) -> Any:
         """Start the text of an error as Triton does for a step of an ensemble."""
@@ -146,7 +163,7 @@ class FusedStep(FeatureStep):
         """Run model and decision; a request that the model refuses fails alone."""
         began_us = time.monotonic_ns() // 1000
         try:
-            probabilities, chosen = self._probabilities(scored)
+            output, chosen = self._run_model(scored)
         except Exception as error:  # noqa: BLE001 - onnxruntime's errors share no base
             if len(scored.requests) == 1:
                 text = f"onnxruntime: {' '.join(str(error).split())}"
@@ -156,33 +173,47 @@ class FusedStep(FeatureStep):
         if self._model_batches is not None and self._model_batches.is_enabled():
             rows = len(scored.context)
             self._model_batches.write(scored.requests, rows=rows, began_us=began_us)
-        batch = DecisionBatch(
-            context=scored.context,
-            features=scored.tensors[FEATURES],
-            probabilities=probabilities,
+        batch = self._decision.batch_of(
+            scored.tensors,
+            scored.context,
+            output=output,
             chosen=chosen,
             bounds=scored.bounds,
             began_us=time.monotonic_ns() // 1000,
         )
         return self._decision.answer(scored.requests, batch)
 
-    def _probabilities(self, scored: _ScoredRequests) -> tuple[Array, Array | None]:
+    def _run_model(self, scored: _ScoredRequests) -> tuple[Array, Array | None]:
         """
-        Return the probabilities of all rows, and which rows the challenger decides.
+        Return the model's output for all rows, and which rows the challenger decides.
 
         A batch in which no row needs any skips the model.
         """
         context, tensors = scored.context, scored.tensors
         canary = self._decision.stage.canary
         chosen = None if canary is None else canary.rows(context)
-        if not self._decision.stage.needs_model(context, tensors[FEATURES]):
-            return np.zeros((len(context), self._labels), np.float32), chosen
-        probabilities = self._model.probabilities(_vectors(self._model, tensors))
+        if not self._decision.needs_model(context, tensors):
+            return np.zeros((len(context), self._width), np.float32), chosen
+        output = self._model.probabilities(_vectors(self._model, tensors))
         if chosen is not None and self._challenger is not None and chosen.any():
             vectors = _vectors(self._challenger, tensors)
             theirs = self._challenger.probabilities(vectors)
-            probabilities = np.where(chosen[:, None], theirs, probabilities)
-        return probabilities, chosen
+            output = np.where(chosen[:, None], theirs, output)
+        return output, chosen
+
+
+class FusedStep(FusedForm):
+    """The steps of a product that decides."""
+
+    first = FeatureStep
+    last = DecisionStep
+
+
+class FusedRankingStep(FusedForm, CandidateStep):
+    """The steps of a product that ranks."""
+
+    first = CandidateStep
+    last = RankingStep
 
 
 class _ScoredRequests(msgspec.Struct, frozen=True, eq=False):
@@ -214,8 +245,10 @@ class _ScoredRequests(msgspec.Struct, frozen=True, eq=False):
 
 
 def _vectors(model: ScoringModel, tensors: Mapping[str, Array]) -> Array:
-    """Pick the output of the feature step that a model receives."""
-    return tensors[EXACT_FEATURES if model.exact else FEATURES]
+    """Pick the output of the first step that a model receives."""
+    if model.exact and model.input == FEATURES:
+        return tensors[EXACT_FEATURES]
+    return tensors[model.input]
 
 
 def _open_model(part: FusedPart, folder: Path, *, slot: int) -> ScoringModel:
@@ -227,14 +260,14 @@ def _open_model(part: FusedPart, folder: Path, *, slot: int) -> ScoringModel:
     """
     config = json.loads(part.config)
     model = ScoringModel(open_model(folder / part.step / str(slot), config))
-    model.warm_up(_width(config["input"], FEATURES))
+    model.warm_up(*_shape(config["input"], model.input))
     return model
 
 
-def _width(tensors: Sequence[Mapping[str, Any]], name: str) -> int:
-    """Return the size of a row of a tensor."""
+def _shape(tensors: Sequence[Mapping[str, Any]], name: str) -> tuple[int, ...]:
+    """Return the shape of a row of a tensor."""
     (dims,) = (one["dims"] for one in tensors if one["name"] == name)
-    return int(dims[0])
+    return tuple(map(int, dims))
 
 
 def _require_plain(version: Path, base: type[FeatureStep | DecisionStep]) -> None:

@@ -126,4 +126,9 @@ def can_refuse(by: ModelConfig, step: ModelConfig) -> bool:
         return True
     kind = by.input[0].data_type
     alone = len(step.input) == len(step.output) == 1
-    return alone and {step.input[0].data_type, step.output[0].data_type} == {kind}
+    # The input that marks a direct call has one dimension, as features have.
+    return (
+        alone
+        and len(step.input[0].dims) == 1
+        and {step.input[0].data_type, step.output[0].data_type} == {kind}
+    )

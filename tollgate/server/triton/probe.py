@@ -1,4 +1,4 @@
-"""Probe a complete product with dry-run decisions before it is reported ready."""
+"""Probe a complete product with dry-run requests before it is reported ready."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tollgate.server.triton.control import Reachable, infer, model_config, open_
 
 ROWS = (1, 8, 32)
 AMOUNT = 10.0
+ITEMS = 10  # of a product that ranks, in each list
 _NUMBER = 10  # value of every other number
 _TIMEOUT_S = 10.0  # the first request of a step may be slow
 _NUMPY = {
@@ -168,20 +169,28 @@ def _ask(
 ) -> dict[str, npt.NDArray[Any]]:
     now_us = time.time_ns() // 1000
     columns = probe_columns(config, count=count, now_us=now_us, amount=amount)
+    ranks = schema.LIST_OUTPUTS[0] in {one["name"] for one in config["output"]}
+    parameters: dict[str, bool | int] = {schema.DRY_RUN: True}
+    if ranks:
+        parameters[schema.LIST_SIZE] = ITEMS
     answer = infer(
         server,
         config["name"],
         inputs=columns,
-        parameters={schema.DRY_RUN: True},
+        parameters=parameters,
         timeout_s=timeout_s,
         over=over,
     )
-    missing = [name for name in schema.ANSWER_TYPES if name not in answer]
+    expected = schema.RANKED_TYPES if ranks else schema.ANSWER_TYPES
+    missing = [name for name in expected if name not in answer]
     if missing:
         raise ServerError(
             config["name"], f"the probe's answer lacks the output {missing[0]}"
         )
-    return {name: answer[name].reshape(-1) for name in schema.ANSWER_TYPES}
+    return {
+        name: answer[name] if name in schema.LIST_OUTPUTS else answer[name].reshape(-1)
+        for name in expected
+    }
 
 
 def _require_decisions(
@@ -192,11 +201,20 @@ def _require_decisions(
             raise ServerError(
                 product, f"{name} has {len(values)} rows for a probe of {count}"
             )
-    for row, (error, decision) in enumerate(
-        zip(map(_text, answer["error"]), map(_text, answer["decision"]), strict=True)
+    if "decision" in answer:
+        words, lacking = answer["decision"], "the decision is empty"
+    else:
+        # Fewer items than requested may be in stock, but not none.
+        items = answer["items"]
+        if items.ndim != 2 or not 1 <= items.shape[1] <= ITEMS:
+            problem = f"items has shape {list(items.shape)} for lists of {ITEMS}"
+            raise ServerError(product, f"probe of {count} rows: {problem}")
+        words, lacking = items[:, 0], "the list has no item"
+    for row, (error, word) in enumerate(
+        zip(map(_text, answer["error"]), map(_text, words), strict=True)
     ):
-        if error or not decision:
-            what = error or "the decision is empty"
+        if error or not word:
+            what = error or lacking
             raise ServerError(product, f"probe of {count} rows, row {row}: {what}")
 
 

@@ -96,7 +96,7 @@ def test_both_python_steps_get_their_parameters(shop: Path) -> None:
     snapshot = RepositorySnapshot(shop)
     release = snapshot.release("shop")
     parts = plan_serving(snapshot, release, form="fused").parts
-    assert parts["shop_candidates"].parameters == {"release": "shop-1"}
+    assert parts["shop_candidates"].parameters == {"stock": "out_of_stock"}
     assert parts["shop_model"].parameters is None
     assert parts["shop_ranking"].parameters == {
         "release": "shop-1",

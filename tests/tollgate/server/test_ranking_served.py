@@ -1,0 +1,305 @@
+"""A served product that ranks answers with lists, in both forms the same."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import redis
+from tritonclient.grpc import InferenceServerClient, InferInput
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+from tests.support.products.small_shop import (
+    release_shop,
+    small_catalogue,
+    write_shop,
+)
+from tollgate.features.spec.feature_spec import FeatureSpec
+from tollgate.journal.decision_record import decode_chunk
+from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
+from tollgate.policy import POLICY_FILE, load_policy
+from tollgate.ranking.rank import bind_rules, rank_row
+from tollgate.ranking.ranking_record import decode_ranking, replay_input
+from tollgate.repository.lint.product_rules import check
+from tollgate.repository.slo import Form
+from tollgate.repository.snapshot import RepositorySnapshot
+from tollgate.schema import hash_words
+from tollgate.server.serving.embedded import Embedded, serve
+from tollgate.store.event_writer import EventWriter
+from tollgate.store.redis.cluster_store import open_store
+from tollgate.store.store_events import Purchases
+
+pytestmark = pytest.mark.slow
+
+FORMS: tuple[Form, ...] = ("ensemble", "fused")
+NOW_US = time.time_ns() // 1000
+PATIENCE_S = 120.0
+STOCK = "tollgate:shop:list:out_of_stock"
+# The popular items in order; the small model scores by popularity.
+BY_POPULARITY = [b"i0", b"i1", b"i2", b"i3", b"i4", b"i5"]
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FeatureSpec]:
+    """A released shop of six items. A busy machine's store may be late."""
+    repository = tmp_path_factory.mktemp("shop") / "model_repository"
+    spec = write_shop(repository)
+    config = repository / "shop_candidates/config.pbtxt"
+    config.write_text(
+        config.read_text().replace('string_value: "20"', 'string_value: "5000"')
+    )
+    release_shop(repository, spec)
+    found = check(RepositorySnapshot(repository), product="shop")
+    assert [str(one) for one in found] == []
+    return repository, spec
+
+
+@pytest.fixture(scope="module")
+def servers(shop: tuple[Path, FeatureSpec]) -> Iterator[dict[Form, Embedded]]:
+    """The shop in both forms, each server with its own store."""
+    repository, _ = shop
+    with ExitStack() as stack:
+        yield {
+            form: stack.enter_context(
+                serve(
+                    repository,
+                    products=["shop"],
+                    state=repository.parent / form,
+                    form=form,
+                )
+            )
+            for form in FORMS
+        }
+
+
+def write_events(
+    server: Embedded, spec: FeatureSpec, events: list[tuple[str, str, str, int]]
+) -> None:
+    """Apply events: user, item, action, seconds before NOW_US."""
+    store = open_store(server.store_url, deadline_s=10.0)
+    users, items, actions, ages = zip(*events, strict=True)
+    names = [f"{user}-{age}".encode() for user, age in zip(users, ages, strict=True)]
+    outcome = EventWriter(spec, store).purchases(
+        Purchases(
+            transaction_id=names,
+            entity_id=[[user.encode() for user in users]],
+            event_time_us=np.array([NOW_US - age * 1_000_000 for age in ages]),
+            cents=np.zeros(len(names), np.int64),
+            fields={
+                "item": hash_words([one.encode() for one in items]),
+                "action": hash_words([one.encode() for one in actions]),
+            },
+        )
+    )
+    assert outcome.applied.all()
+    store.close()
+
+
+def ask(
+    server: Embedded,
+    users: list[str],
+    *,
+    ids: list[str],
+    exclude: list[str] | None = None,
+    slot: str = "product",
+    **parameters: Any,
+) -> Mapping[str, Any]:
+    """Request lists for users: each output as an array."""
+    rows = len(users)
+    columns = {
+        "request_id": np.array([one.encode() for one in ids], np.object_),
+        "user_id": np.array([one.encode() for one in users], np.object_),
+        "event_time": np.full(rows, NOW_US, np.int64),
+        "slot": np.array([slot.encode()] * rows, np.object_),
+        "exclude": np.array(
+            [one.encode() for one in exclude or [""] * rows], np.object_
+        ),
+    }
+    tensors = []
+    for name, column in columns.items():
+        tensor = InferInput(name, [rows, 1], np_to_triton_dtype(column.dtype))
+        tensor.set_data_from_numpy(column[:, None])
+        tensors.append(tensor)
+    with InferenceServerClient(server.grpc_url) as client:
+        answer = client.infer("shop", tensors, parameters=parameters, client_timeout=60)
+        names = [one.name for one in answer.get_response().outputs]
+        return {name: answer.as_numpy(name) for name in names}
+
+
+def as_bytes(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Make an answer comparable bit by bit; NaN equals NaN."""
+    return {
+        name: one.tolist() if one.dtype == np.object_ else one.tobytes()
+        for name, one in answer.items()
+    }
+
+
+def wait_for_stock(server: Embedded, gone: set[str], *, user: str) -> None:
+    """Wait until no list has these items, and every other one may appear."""
+    until_s = time.monotonic() + PATIENCE_S
+    for number in itertools.count():
+        shown = ask(
+            server, [user], ids=[f"wait-{user}-{number}"], count=6, dry_run=True
+        )
+        left = {one.decode() for one in shown["items"][0].tolist() if one}
+        if left == {f"i{at}" for at in range(6)} - gone:
+            return
+        assert time.monotonic() < until_s, left
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_an_unknown_user_gets_popular_items(
+    servers: dict[Form, Embedded], form: Form
+) -> None:
+    answer = ask(servers[form], ["nobody"], ids=["r-1"])
+    assert answer["items"].tolist() == [BY_POPULARITY[:4]]
+    assert answer["source"].tolist() == [[b"popular"] * 4]
+    assert answer["error"].tolist() == [[b""]]
+    assert answer["release"].tolist() == [[b"shop-1"]]
+    assert answer["scores"].shape == (1, 4)
+    assert (np.diff(answer["scores"][0]) <= 0).all()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_bought_item_is_out_of_the_next_answer(
+    servers: dict[Form, Embedded], form: Form, shop: tuple[Path, FeatureSpec]
+) -> None:
+    server, (_, spec) = servers[form], shop
+    write_events(server, spec, [("ann", "i3", "view", 60), ("ann", "i1", "view", 30)])
+    first = ask(server, ["ann"], ids=["a-1"], count=6)
+    assert b"i0" in first["items"][0].tolist()
+    assert set(first["source"][0].tolist()) <= {b"personal", b"similar"}
+    write_events(server, spec, [("ann", "i0", "purchase", 1)])
+    second = ask(server, ["ann"], ids=["a-2"], count=5)
+    assert b"i0" not in second["items"][0].tolist()
+    assert set(second["items"][0].tolist()) == set(BY_POPULARITY) - {b"i0"}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_stock_exclusions_and_rules_count(
+    servers: dict[Form, Embedded], form: Form
+) -> None:
+    server = servers[form]
+    excluded = ask(server, ["bob"], ids=["b-1"], exclude=["i0|i2|nothing"])
+    assert excluded["items"].tolist() == [[b"i1", b"i3", b"i4", b"i5"]]
+    with redis.Redis.from_url(server.store_url) as store:
+        store.sadd(STOCK, "i1", "unknown")
+        wait_for_stock(server, {"i1"}, user="bob")
+        out = ask(server, ["bob"], ids=["b-2"])
+        assert out["items"].tolist() == [[b"i0", b"i2", b"i3", b"i4"]]
+        store.srem(STOCK, "i1")
+        wait_for_stock(server, set(), user="bob")
+    # The scores are logarithms below 0: a boost by 2 halves them, so i5 rises.
+    plain = ask(server, ["bob"], ids=["b-3"], count=6)
+    home = ask(server, ["bob"], ids=["b-3"], count=6, slot="home")
+    at = plain["items"][0].tolist().index(b"i5")
+    assert home["scores"][0, home["items"][0].tolist().index(b"i5")] == np.float32(
+        plain["scores"][0, at] / 2
+    )
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_row_alone_is_the_row_in_a_batch_in_any_order(
+    servers: dict[Form, Embedded], form: Form, shop: tuple[Path, FeatureSpec]
+) -> None:
+    server, (_, spec) = servers[form], shop
+    users = [f"user-{at}" for at in range(12)]
+    write_events(
+        server,
+        spec,
+        [
+            (user, f"i{(at * 7 + step) % 6}", "view", 100 + at + step * 50)
+            for at, user in enumerate(users)
+            for step in range(at % 4)
+        ],
+    )
+    ids = [f"same-{at}" for at in range(len(users))]
+    batch = ask(server, users, ids=ids, dry_run=True)
+    back = ask(server, users[::-1], ids=ids[::-1], dry_run=True)
+    for row, (user, name) in enumerate(zip(users, ids, strict=True)):
+        alone = ask(server, [user], ids=[name], dry_run=True)
+        for output, values in alone.items():
+            part = {output: batch[output][row : row + 1]}
+            assert as_bytes({output: values}) == as_bytes(part)
+            there = len(users) - 1 - row
+            turned = {output: back[output][there : there + 1]}
+            assert as_bytes(part) == as_bytes(turned)
+
+
+def test_both_forms_answer_with_the_same_bits(
+    servers: dict[Form, Embedded], shop: tuple[Path, FeatureSpec]
+) -> None:
+    _, spec = shop
+    events = [
+        (f"same-{at}", f"i{(at + step) % 6}", ("view", "cart")[step % 2], 10 + step)
+        for at in range(8)
+        for step in range(at)
+    ]
+    answers = []
+    for server in servers.values():
+        write_events(server, spec, events)
+        users = [f"same-{at}" for at in range(8)]
+        answers.append(ask(server, users, ids=[f"f-{at}" for at in range(8)], count=6))
+    first, second = map(as_bytes, answers)
+    assert first == second
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_bad_row_fails_alone(servers: dict[Form, Embedded], form: Form) -> None:
+    many = "|".join(f"x{at}" for at in range(101))
+    answer = ask(
+        servers[form],
+        ["eve", "", "eve"],
+        ids=["e-1", "e-2", "e-3"],
+        exclude=[many, "", ""],
+    )
+    assert [one.decode() for one in answer["error"][:, 0]] == [
+        "exclude: 101 ids: at most 100 are allowed",
+        'user_id: "": is empty',
+        "",
+    ]
+    assert answer["items"].tolist() == [[b""] * 4, [b""] * 4, BY_POPULARITY[:4]]
+    with pytest.raises(InferenceServerException, match="count: 51: is not within"):
+        ask(servers[form], ["eve"], ids=["e-4"], count=51)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_record_of_an_answer_repeats_its_list(
+    servers: dict[Form, Embedded], form: Form, shop: tuple[Path, FeatureSpec]
+) -> None:
+    server, (repository, spec) = servers[form], shop
+    answer = ask(server, ["zoe"], ids=["z-1"], exclude=["i2"], slot="home", count=3)
+    until_s, found = time.monotonic() + PATIENCE_S, b""
+    with redis.Redis.from_url(server.store_url) as store:
+        while not found:
+            assert time.monotonic() < until_s
+            for _, entry in store.xrange(stream_key("shop")):
+                if CHUNK_FIELD in entry:
+                    chunk = decode_chunk(entry[CHUNK_FIELD])
+                    for name, details in zip(
+                        chunk.transaction_id, chunk.details, strict=True
+                    ):
+                        found = details if name == b"z-1" else found
+    record = decode_ranking(found)
+    catalogue = small_catalogue()
+    assert record.catalogue_hash == catalogue.hash
+    policy = load_policy(
+        repository / "shop_ranking/1" / POLICY_FILE,
+        feature_names=spec.feature_names,
+        fields=spec.fields,
+    )
+    assert policy.ranking is not None
+    again = rank_row(
+        replay_input(record, items=catalogue.size),
+        bind_rules(policy.ranking, catalogue),
+    )
+    shown = [catalogue.item_ids[at] for at in again.items.tolist()]
+    assert shown == answer["items"][0].tolist()
+    assert again.scores.tobytes() == answer["scores"][0].tobytes()
