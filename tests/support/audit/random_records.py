@@ -23,6 +23,7 @@ def made(
     release: str = "fraud-1",
     spec_hash: int = SPEC_HASH,
     fields: dict[str, np.ndarray] | None = None,
+    details: bool = False,
 ) -> Records:
     """Return synthetic records; the same arguments give the same ones."""
     chance = np.random.default_rng([seed, first])
@@ -61,4 +62,10 @@ def made(
         features_us=number[1] % 5_000,
         model_us=number[2] % 9_000,
         decision_us=number[3] % 900,
+        details=[details_of(first + row) for row in range(rows if details else 0)],
     )
+
+
+def details_of(number: int) -> bytes:
+    """Make the details of a record: no text, and every length from 0 on."""
+    return bytes(range(256)) * (number % 5) + b"\xff" * (number % 7)

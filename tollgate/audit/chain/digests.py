@@ -3,7 +3,7 @@ Compute the digest of each record, whatever file format holds the records.
 
 The digest of a row is the hash of: the hash of all column names and types, then the
 columns of fixed width (one byte that says whether there is a value, then the value,
-little-endian), then the texts, each preceded by its length.
+little-endian), then the texts and byte strings, each preceded by its length.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _NO_TEXT = _LENGTH.pack(0xFFFFFFFF)
 
 # These type names are hashed. They are not polars' names, so that a change in polars
 # does not change digests. The values give the layout of the types of fixed width.
-_TEXT = "text"
+_TEXT, _BYTES = "text", "bytes"
 _WIDE: dict[str, str] = {
     "bool": "u1",
     "uint8": "u1",
@@ -45,6 +45,7 @@ _NAMES: list[tuple[Any, str]] = [
     (pl.Float32(), "float32"),
     (pl.Datetime("us", "UTC"), "time_us"),
     (pl.String(), _TEXT),
+    (pl.Binary(), _BYTES),
 ]
 
 
@@ -77,8 +78,8 @@ def digests(frame: pl.DataFrame) -> list[bytes]:
     columns = columns_of(frame)
     layout = "\n".join(f"{name} {kind}" for name, kind in columns)
     head = LEAF + hashlib.sha256(layout.encode()).digest()
-    fixed = [(name, _WIDE[kind]) for name, kind in columns if kind != _TEXT]
-    texts = [_texts(frame[name]) for name, kind in columns if kind == _TEXT]
+    fixed = [(name, _WIDE[kind]) for name, kind in columns if kind in _WIDE]
+    texts = [_texts(frame[name]) for name, kind in columns if kind not in _WIDE]
     packed = _packed(frame, fixed)
     hashed = hashlib.sha256
     return [
@@ -116,8 +117,10 @@ def _numbers(column: pl.Series) -> npt.NDArray[np.generic]:
 
 
 def _texts(column: pl.Series) -> list[bytes]:
-    """Encode each text after its length."""
-    encoded = (None if text is None else text.encode() for text in column.to_list())
+    """Encode each text, or byte string, after its length."""
+    encoded = (
+        text.encode() if isinstance(text, str) else text for text in column.to_list()
+    )
     return [
         _NO_TEXT if text is None else _LENGTH.pack(len(text)) + text for text in encoded
     ]

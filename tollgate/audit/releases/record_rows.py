@@ -20,6 +20,7 @@ from tollgate.schema import Outcomes
 WRITER, SEQUENCE = "writer", "sequence"
 FEATURE, FIELD, PROBABILITY, SUBJECT = "feature_", "field_", "probability_", "subject_"
 DECIDED, EVENT = "decided_at", "event_time"
+DETAILS = "details"  # only in segments of records that have them
 MOMENT = pl.Datetime("us", "UTC")
 NO_LEVEL = 255  # in place of a level, for a word that is no decision of the product
 
@@ -101,7 +102,7 @@ def _personal(
     consent: Bool,
     keys: SubjectKeys,
 ) -> dict[str, pl.Series]:
-    """Return the columns with personal data: subjects, purchase, features and score."""
+    """Return the columns with personal data, such as subjects, features and details."""
     columns = _names(records, consent=consent, keys=keys)
     columns[EVENT] = _moments(records.event_time_us)
     columns["amount_cents"] = pl.Series(records.cents)
@@ -113,6 +114,8 @@ def _personal(
     for at in range(records.probabilities.shape[1]):
         columns[f"{PROBABILITY}{at}"] = pl.Series(records.probabilities[:, at])
     columns["score"] = pl.Series(records.score)
+    if records.details:
+        columns[DETAILS] = pl.Series(records.details, dtype=pl.Binary)
     return columns
 
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SEAL_ROWS = 50_000  # some 10 MB, sealed within a second
+SEAL_DETAILS_BYTES = 32 << 20  # of details in a segment: 10,000 records of 3 KB
 SEAL_S = 30.0
 WORKER_LOCK = ".worker.lock"
 
@@ -94,7 +95,7 @@ class JournalWorker:
         self._ids: list[bytes] = []
         self._batch: list[Records] = []
         self._ends: list[WriterEnd] = []
-        self._rows = 0
+        self._rows = self._details_bytes = 0
         self._entries: list[StreamEntry] = []  # last batch of entries
         self._decoded = 0  # number of these that are decoded
         self._due_s = 0.0
@@ -132,7 +133,9 @@ class JournalWorker:
         if rest or self._until_done(polled, stopped):
             self._until_done(self._decode, stopped)
         if self._ids and (
-            self._rows >= self._seal_rows or time.monotonic() >= self._due_s
+            self._rows >= self._seal_rows
+            or self._details_bytes >= SEAL_DETAILS_BYTES
+            or time.monotonic() >= self._due_s
         ):
             self._until_done(self._seal, stopped)
         return len(self._entries)
@@ -171,6 +174,7 @@ class JournalWorker:
             raise JournalError("a chunk", f"is of product {records.product}")
         self._batch.append(records)
         self._rows += len(records)
+        self._details_bytes += sum(map(len, records.details))
 
     def _seal(self) -> None:
         """Seal the entries taken; a repeated call continues where one failed."""
@@ -197,7 +201,8 @@ class JournalWorker:
                 chain=self._chain.links,
                 doubled=self._sealer.doubled - doubled,
             )
-        self._batch, self._ends, self._rows = [], [], 0
+        self._batch, self._ends = [], []
+        self._rows = self._details_bytes = 0
 
     def _until_done(
         self,

@@ -199,6 +199,7 @@ def _layout(records: Records) -> Any:
         tuple(records.fields),
         records.features.shape[1],
         records.probabilities.shape[1],
+        bool(records.details),
     )
 
 

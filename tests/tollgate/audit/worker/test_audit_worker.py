@@ -8,12 +8,14 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import polars as pl
 import pytest
 import redis
 
 from tests.support.audit.random_records import REPOSITORY, made
 from tests.tollgate.audit.kill_workers import run, valid
 from tollgate.audit.chain.verification import verify
+from tollgate.audit.worker import audit_worker
 from tollgate.audit.worker.audit_worker import JournalWorker
 from tollgate.audit.worker.chunk_source import ChunkSource
 from tollgate.errors import JournalError, StoreError
@@ -66,6 +68,27 @@ def test_sealed_records_leave_the_stream(
     assert worker.tally.records == 63
     assert redis_client.xlen(STREAM) == 0
     assert redis_client.xpending(STREAM, "journal")["pending"] == 0
+    proof = verify(journal.folder, marks=journal.marks())
+    assert (proof.findings, proof.records) == ([], 63)
+
+
+def test_details_limit_a_segment(
+    open_journal: Open,
+    store_url: str,
+    redis_client: redis.Redis,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sealed as they were sent; a segment of large records has fewer of them."""
+    monkeypatch.setattr(audit_worker, "_POLLED", 2)
+    monkeypatch.setattr(audit_worker, "SEAL_DETAILS_BYTES", 5_000)
+    sent = [made(7, first=7 * one, details=True) for one in range(9)]
+    send(redis_client, *map(encode_chunk, sent))
+    journal = open_journal()
+    work(journal, store_url)
+    paths = sorted(journal.folder.glob("*.segment.parquet"))
+    assert [len(pl.read_parquet(path)) for path in paths] == [14, 14, 14, 14, 7]
+    found = [text for path in paths for text in pl.read_parquet(path)["details"]]
+    assert found == [text for one in sent for text in one.details]
     proof = verify(journal.folder, marks=journal.marks())
     assert (proof.findings, proof.records) == ([], 63)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,13 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tests.support.audit.random_records import FEATURES, REPOSITORY, made
+from tests.support.audit.random_records import (
+    FEATURES,
+    REPOSITORY,
+    details_of,
+    made,
+)
+from tollgate.audit.chain.digests import digests
 from tollgate.audit.chain.verification import verify
 from tollgate.audit.worker.pseudonyms import pseudonym
 from tollgate.features.fields import hash_words
@@ -69,6 +77,75 @@ def test_segment_has_every_column_of_a_record(
     content = b"".join(path.read_bytes() for path in journal.folder.glob("0*"))
     assert b"card-" not in content
     assert b"shop-" not in content
+
+
+def test_details_are_sealed_byte_by_byte(open_journal: Open) -> None:
+    """With their own records; a journal has records with and without, and verifies."""
+    journal = open_journal()
+    journal.sealer.seal([made(30), made(40, first=30, details=True)])
+    journal.sealer.seal([made(5, first=70, details=True)])
+    links = journal.chain.alive("segment")
+    assert ["details" in dict(link.columns) for link in links] == [False, True, True]
+    assert [dict(link.columns).get("details") for link in links][1:] == ["bytes"] * 2
+    table = sealed(journal).sort("sequence")
+    assert table["details"].to_list() == [
+        None if number < 30 else details_of(number) for number in range(75)
+    ]
+    assert verify(journal.folder).findings == []
+    assert journal.sealer.doubled == 0
+    journal.sealer.seal([made(40, first=30, details=True)])
+    assert journal.sealer.doubled == 40
+
+
+def test_a_changed_byte_of_details_is_found(open_journal: Open) -> None:
+    """The record is named; a details column that is missing is found, too."""
+    journal = open_journal()
+    journal.sealer.seal([made(20, details=True)])
+    (path,) = journal.folder.glob("*.segment.parquet")
+    table = pl.read_parquet(path)
+    details = table["details"].to_list()
+    details[12] = details[12][:-1] + bytes([details[12][-1] ^ 1])
+    table.with_columns(pl.Series("details", details, dtype=pl.Binary)).write_parquet(
+        path
+    )
+    found = verify(journal.folder)
+    named = [str(one) for one in found.findings]
+    assert any("record 12 of writer" in one and "was changed" in one for one in named)
+    table.drop("details").write_parquet(path)
+    assert verify(journal.folder).findings
+
+
+def test_details_need_consent(open_journal: Open, spec: FeatureSpec) -> None:
+    """They hold a user's history: without consent the record has none."""
+    journal = open_journal(consent="channel")
+    journal.sealer.seal([made(6, details=True)])
+    table = sealed(journal)
+    assert table["consent"].to_list() == [False] * 6
+    assert table["details"].to_list() == [None] * 6
+    assert verify(journal.folder).findings == []
+
+
+def test_digest_of_details_is_as_described() -> None:
+    """Computed with hashlib alone: layout, widths, then each text after its length."""
+    frame = pl.DataFrame(
+        {
+            "n": pl.Series([7, None], dtype=pl.Int64),
+            "t": pl.Series(["ü", None], dtype=pl.String),
+            "d": pl.Series([b"\xff\x00", None], dtype=pl.Binary),
+        }
+    )
+    layout = hashlib.sha256(b"n int64\nt text\nd bytes").digest()
+    rows = [
+        struct.pack("<Bq", 1, 7)
+        + struct.pack("<I", 2)
+        + "ü".encode()
+        + struct.pack("<I", 2)
+        + b"\xff\x00",
+        struct.pack("<Bq", 0, 0) + b"\xff\xff\xff\xff" * 2,
+    ]
+    assert digests(frame) == [
+        hashlib.sha256(b"\x00" + layout + row).digest() for row in rows
+    ]
 
 
 def test_person_can_be_found_until_erased(open_journal: Open) -> None:
