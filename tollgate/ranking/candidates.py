@@ -258,6 +258,40 @@ def _retrieve_popular(
     found.sources[row, :count] = POPULAR
 
 
+def score_candidates(
+    catalogue: Catalogue,
+    session: Session,
+    events: Events,
+    *,
+    items: I32,
+    sources: npt.NDArray[np.uint8],
+) -> Retrieved:
+    """
+    Score known candidates as `retrieve` did when it found them.
+
+    Args:
+        catalogue: Items of the release.
+        session: Its `retrieval.onnx`.
+        events: Histories of N rows.
+        items: Candidates, -1 after the last; int32 [N, C].
+        sources: Index in `schema.SOURCES`; uint8 [N, C].
+    """
+    scores = np.zeros(items.shape, np.float32)
+    free = np.zeros((1, catalogue.size), np.float32)
+    present = items >= 0
+    for row in range(len(items)):
+        popular = present[row] & (sources[row] == POPULAR)
+        scores[row, popular] = catalogue.popularity[items[row, popular]]
+        others = present[row] & ~popular
+        known, weights = _distinct(catalogue, events, row)
+        if others.any() and len(known):
+            user = user_vector(catalogue, known, weights)
+            feeds = {"user": user[None], "penalty": free}
+            (_, _, found) = session.run(RETRIEVAL_OUTPUTS, feeds)
+            scores[row, others] = found[0][items[row, others]]
+    return Retrieved(items=items, scores=scores, sources=sources)
+
+
 def candidate_features(
     catalogue: Catalogue, events: Events, retrieved: Retrieved
 ) -> F32:

@@ -1,4 +1,4 @@
-"""Write the next release of the fraud product."""
+"""Write the next release of a product."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from tollgate.repository.releases.release_file import (
 from tollgate.repository.snapshot import RepositorySnapshot
 
 
-def next_release(repository: Path, **versions: int) -> Release:
+def next_release(
+    repository: Path, *, product: str = "fraud", **versions: int
+) -> Release:
     """Write a release with other versions of some steps."""
-    current = read_release(repository, product="fraud")
+    current = read_release(repository, product=product)
     release = compose_release(
         RepositorySnapshot(repository),
-        product="fraud",
+        product=product,
         versions={**current.versions, **versions},
         actor="test",
         reason="test",

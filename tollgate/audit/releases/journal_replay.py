@@ -2,8 +2,8 @@
 Decide sealed records again from their vectors, and list the differences.
 
 The vector of each record goes through the model.onnx of the release, and the
-probabilities through its policy.yaml. Replay proves nothing about the files; `verify`
-does.
+probabilities through its policy.yaml. The list of a product that ranks items is ranked
+again first. Replay proves nothing about the files; `verify` does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ from tollgate.audit.releases.past_release import (
     ReleaseModel,
     open_release,
 )
+from tollgate.audit.releases.ranking_replay import (
+    ListReplay,
+    ReplayedList,
+    read_rankings,
+)
 from tollgate.audit.releases.record_rows import (
+    DETAILS,
     EVENT,
     FEATURE,
     FIELD,
@@ -39,10 +45,11 @@ from tollgate.engine.hysteresis_stage import (
     decide_recorded,
     recorded_levels,
 )
-from tollgate.errors import TollgateError
+from tollgate.errors import JournalError, TollgateError
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.features.windows.entity_entries import MISSING
 from tollgate.policy import PolicyDecisions, RowFacts, without_model
+from tollgate.ranking.ranking_record import RankingRecord
 from tollgate.repository.releases.release_file import spec_hash_text
 from tollgate.schema import Degraded, Outcomes
 
@@ -231,8 +238,11 @@ class ReleaseReplay(msgspec.Struct):
         problem: Cause why no record was decided again; empty if they were.
         same: Number of records with the same result.
         withheld: Number of records without a vector, for lack of consent.
-        foreign: Number of records with a vector of another feature spec than the
-            release's.
+        foreign: Number of records with a vector of another feature spec, or a list of
+            another catalogue, than the release's.
+        without_list: Number of records without the details of their list.
+        prepared: Number of records whose list was prepared ahead: it was not ranked
+            again.
         differing: Number of records with a different result.
         aspects: Number of differing records by aspect; a record may have several.
     """
@@ -245,6 +255,8 @@ class ReleaseReplay(msgspec.Struct):
     same: int = 0
     withheld: int = 0
     foreign: int = 0
+    without_list: int = 0
+    prepared: int = 0
     differing: int = 0
     aspects: dict[str, int] = {}
 
@@ -268,8 +280,10 @@ class ReplayResult(msgspec.Struct, frozen=True):
 
 
 class _Decider(msgspec.Struct, frozen=True, eq=False):
+    """An opened release with its model, of which it has one."""
+
     release: OpenedRelease
-    model: ReleaseModel
+    model: ReleaseModel | ListReplay
     tolerance: float
 
 
@@ -341,7 +355,8 @@ def _opened(
             repository=repository,
             product=chain.links[0].product,
         )
-        model = release.model()
+        ranks = release.policy.ranking is not None
+        model = ListReplay(release) if ranks else release.model()
     except TollgateError as exc:
         return str(exc)
     allowed = model.arithmetic.tolerance if tolerance is None else tolerance
@@ -368,6 +383,9 @@ def _again(
     part.withheld += int((~own["consent"]).sum())
     part.foreign += int((own["consent"] & ~fits).sum())
     rows = own.filter(pl.col("consent") & (pl.col("spec") == spec))
+    rankings: list[RankingRecord | str] = []
+    if isinstance(found.model, ListReplay):
+        rows, rankings = _with_lists(rows, found.model, part)
     if rows.is_empty():
         return []
     try:
@@ -375,7 +393,12 @@ def _again(
     except KeyError as exc:
         part.problem = f"records have no feature {exc.args[0]}"
         return []
-    computed = found.model.score(facts, found.release.spec)
+    lists: list[ReplayedList] = []
+    if isinstance(found.model, ListReplay):
+        lists = _lists_again(rankings, facts, found)
+        computed = np.array([[one.best] for one in lists], np.float32)
+    else:
+        computed = found.model.score(facts, found.release.spec)
     if computed.shape != facts.probabilities.shape:
         classes = facts.probabilities.shape[1]
         part.problem = f"has {computed.shape[1]} classes, its records have {classes}"
@@ -390,7 +413,10 @@ def _again(
     facts_used = msgspec.structs.replace(facts, probabilities=used)
     decided = decide_in_batches(facts_used, policy=found.release.policy).decisions
     evidence = evidence_of(rows)
-    wrong = {"probabilities": ~near}
+    wrong: dict[str, Bool] = {}
+    for aspect in dict.fromkeys(name for one in lists for name in one.differences):
+        wrong[aspect] = np.array([aspect in one.differences for one in lists])
+    wrong["probabilities"] = ~near
     if evidence and part.through == part.release:
         wrong["raw level"] = recorded_levels(evidence) != decided.decision
     decided = decide_recorded(
@@ -416,7 +442,9 @@ def _again(
             record=f"{rows[WRITER][row]}:{rows[SEQUENCE][row]}",
             release=part.release,
             what=tuple(
-                describe_difference(
+                lists[row].differences[aspect]
+                if lists and aspect in lists[row].differences
+                else describe_difference(
                     aspect,
                     row,
                     rows,
@@ -431,3 +459,42 @@ def _again(
         )
         for row in np.flatnonzero(any_wrong)[:MOST_NAMED].tolist()
     ]
+
+
+def _with_lists(
+    rows: pl.DataFrame, lists: ListReplay, part: ReleaseReplay
+) -> tuple[pl.DataFrame, list[RankingRecord | str]]:
+    """Return the rows with a list of the release's catalogue, and their lists."""
+    none: list[bytes | None] = [None] * len(rows)
+    details = rows[DETAILS].to_list() if DETAILS in rows.columns else none
+    rankings = read_rankings(details)
+    chosen, found = [], []
+    for row, one in enumerate(rankings):
+        if one is None:
+            part.without_list += 1
+        elif isinstance(one, str) or one.catalogue_hash == lists.catalogue.hash:
+            part.prepared += not isinstance(one, str) and one.prepared is not None
+            chosen.append(row)
+            found.append(one)
+        else:
+            part.foreign += 1
+    return rows[chosen], found
+
+
+def _lists_again(
+    rankings: Sequence[RankingRecord | str], facts: RowFacts, found: _Decider
+) -> list[ReplayedList]:
+    """Rank the lists of rows again."""
+    rules = found.release.policy.ranking
+    assert rules is not None
+    assert isinstance(found.model, ListReplay)
+    replayed = []
+    for one, in_force in zip(rankings, rules.in_force(facts).tolist(), strict=True):
+        try:
+            if isinstance(one, str):
+                raise JournalError("details", one)
+            again = found.model.again(one, in_force=in_force, tolerance=found.tolerance)
+        except JournalError as exc:
+            again = ReplayedList(float("nan"), {"details": str(exc)})
+        replayed.append(again)
+    return replayed

@@ -372,7 +372,11 @@ def _replay_lines(part: ReleaseReplay) -> list[str]:
     if part.withheld:
         counts.append(f"{part.withheld:,} without consent to keep the vector")
     if part.foreign:
-        counts.append(f"{part.foreign:,} of other features")
+        counts.append(f"{part.foreign:,} of other features or another catalogue")
+    if part.without_list:
+        counts.append(f"{part.without_list:,} without the details of their list")
+    if part.prepared:
+        counts.append(f"{part.prepared:,} with a list prepared ahead, not ranked again")
     promise = f" ({part.promise})" if part.promise else ""
     return [f"{name}: {', '.join(counts)}{promise}"]
 
