@@ -268,7 +268,9 @@ class DecisionMetrics:
             self._counters.observe("tollgate_step_seconds", named, values=values)
         scores = score[~np.isnan(score)].astype(np.float64)
         if len(scores):
-            self._counters.observe("tollgate_score", of, values=scores)
+            # The sum of a histogram is a counter here, and must not fall.
+            above = np.maximum(scores, 0.0)
+            self._counters.observe("tollgate_score", of, values=above)
             clipped = np.clip(scores, CLIP, 1 - CLIP)
             heights = np.log(clipped / (1 - clipped)) + LEAST
             total = max(0.0, float(heights.sum()))

@@ -103,7 +103,8 @@ class MetricBuffer:
                 self._metrics[key] = self._families[name].Metric(
                     labels={**self._labels, **dict(labels)}
                 )
-            if number:
+            # Triton's stub crashes, and the server with it, if a counter falls.
+            if number > 0:
                 self._metrics[key].increment(number)
                 sent += 1
                 if sent % _AT_ONCE == 0:

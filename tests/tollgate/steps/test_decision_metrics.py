@@ -218,6 +218,20 @@ def test_log_odds_are_those_of_the_scores(metrics: DecisionMetrics) -> None:
     assert found == pytest.approx(wanted, rel=1e-6)
 
 
+def test_scores_below_zero_never_lower_a_counter(metrics: DecisionMetrics) -> None:
+    """A number may be negative: `increment` of the page refuses to fall."""
+    for scores in ([2.5, -4.0], [-1.0, -2.0]):
+        metrics.batch(
+            context(2),
+            decided([APPROVE] * 2, scores, [0] * 2),
+            chosen=None,
+            began_us=NOW_US,
+        )
+    metrics.close()
+    assert value("tollgate_score_sum", release="one") == 2.5
+    assert value("tollgate_score_count", release="one") == 4
+
+
 def test_what_the_answer_writes_over_is_not_lost(metrics: DecisionMetrics) -> None:
     """The step reuses the columns of scores and bits for its answer."""
     one = decided([APPROVE], [0.5], [int(Degraded.LAST_KNOWN_VECTOR)])
