@@ -18,7 +18,7 @@ from tollgate.engine.decision_stage import (
 )
 from tollgate.engine.ranking_context import NO_ITEM
 from tollgate.errors import RepositoryError
-from tollgate.policy import Policy, PolicyDecisions, decide
+from tollgate.policy import Policy, PolicyDecisions
 from tollgate.ranking.catalogue import CATALOGUE_FILE, Catalogue
 from tollgate.ranking.draws import seed_of
 from tollgate.ranking.rank import (
@@ -139,8 +139,7 @@ class RankingStage(DecisionStage):
             given.append(one)
             lists.append(None if one is None else self._rank(batch, row, one))
         best = np.array([_best(one) for one in lists], np.float32)
-        facts = structs.replace(unscored, probabilities=best[:, None])
-        decided = decide(facts, policy=self._policy)
+        decided = super().decide(structs.replace(batch, probabilities=best[:, None]))
         columns = {
             name: getattr(decided, name) for name in PolicyDecisions.__struct_fields__
         }

@@ -59,22 +59,24 @@ features:
   - {name: events_30d, entity: user, aggregate: count, window: 30d}
 """
 
-POLICY = """\
-version: 1
-product: shop
-outcomes: [personal, weak, fallback]
-labels: [relevance]
-score: {value: relevance, worse: lower}
-thresholds: {weak: 0.5}
-fallback: {model_output: fallback}
-rules: []
+RANKING = """\
 ranking:
   items: 4
   bought: 30d
   stock: {list: out_of_stock}
   rules:
     - {name: home, owner: shop, boost: {factor: 2}, items: [i5], when: {slot: [home]}}
-reasons:
+"""
+POLICY = f"""\
+version: 1
+product: shop
+outcomes: [personal, weak, fallback]
+labels: [relevance]
+score: {{value: relevance, worse: lower}}
+thresholds: {{weak: 0.5}}
+fallback: {{model_output: fallback}}
+rules: []
+{RANKING}reasons:
   SCORE_WEAK: No item fits this user well.
   MODEL_UNAVAILABLE: No relevance could be computed.
 """

@@ -29,7 +29,7 @@ from tollgate.ranking.ranking_record import decode_ranking, replay_input
 from tollgate.repository.lint.product_rules import check
 from tollgate.repository.slo import Form
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.schema import hash_words
+from tollgate.schema import Degraded, hash_words
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.store.event_writer import EventWriter
 from tollgate.store.redis.cluster_store import open_store
@@ -266,7 +266,9 @@ def test_a_bad_row_fails_alone(servers: dict[Form, Embedded], form: Form) -> Non
         "",
     ]
     assert answer["items"].tolist() == [[b""] * 4, [b""] * 4, BY_POPULARITY[:4]]
-    with pytest.raises(InferenceServerException, match="count: 51: is not within"):
+    with pytest.raises(
+        InferenceServerException, match="count: 51: is no whole number, 1 to 50"
+    ):
         ask(servers[form], ["eve"], ids=["e-4"], count=51)
 
 
@@ -303,3 +305,25 @@ def test_the_record_of_an_answer_repeats_its_list(
     shown = [catalogue.item_ids[at] for at in again.items.tolist()]
     assert shown == answer["items"][0].tolist()
     assert again.scores.tobytes() == answer["scores"][0].tobytes()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_store_that_hangs_costs_no_list(
+    servers: dict[Form, Embedded], form: Form, shop: tuple[Path, FeatureSpec]
+) -> None:
+    server, (_, spec) = servers[form], shop
+    write_events(server, spec, [("kim", "i4", "purchase", 9), ("kim", "i3", "view", 5)])
+    known = ask(server, ["kim"], ids=["k-1"], count=5)
+    assert b"i4" not in known["items"][0].tolist()
+    with redis.Redis.from_url(server.store_url) as store:
+        # Longer than the step waits for it.
+        store.execute_command("CLIENT", "PAUSE", 7_000, "ALL")
+    answer = ask(server, ["kim", "stranger"], ids=["k-2", "k-3"], count=5)
+    assert answer["items"][0].tolist() == known["items"][0].tolist()
+    assert answer["source"][0].tolist() == known["source"][0].tolist()
+    assert answer["items"][1].tolist() == BY_POPULARITY[:5]
+    assert answer["source"][1].tolist() == [b"fallback"] * 5
+    first, second = (Degraded(int(one)) for one in answer["degraded"][:, 0])
+    assert Degraded.LAST_KNOWN_VECTOR in first
+    assert Degraded.STORE_UNAVAILABLE in second
+    assert answer["error"].tolist() == [[b""], [b""]]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.support.products.small_shop import (
+    RANKING,
     linear_ranker_onnx,
     release_shop,
     small_catalogue,
@@ -143,7 +144,7 @@ def test_an_ensemble_is_found_as_a_product_without_a_release(shop: Path) -> None
             ],
         ),
         (
-            [(POLICY, "ranking: {items: 4}\n", "")],
+            [(POLICY, RANKING, "")],
             [
                 "TG327 shop_ranking/1/policy.yaml: ranking: is missing: shop answers "
                 "with items"
