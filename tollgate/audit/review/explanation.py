@@ -25,6 +25,7 @@ from tollgate.audit.releases.archived_release import (
 from tollgate.audit.releases.journal_replay import facts_of
 from tollgate.audit.releases.past_release import OpenedRelease, open_release
 from tollgate.audit.releases.record_rows import SEQUENCE, WRITER, read_table
+from tollgate.audit.review.list_text import ExplainedList, explain_list
 from tollgate.audit.review.lookup import find_record
 from tollgate.audit.review.pending import find_pending, pending_table
 from tollgate.audit.review.reason_text import ReleaseExplainer
@@ -43,6 +44,7 @@ from tollgate.repository.releases.release_file import spec_hash_text
 from tollgate.schema import DEFAULT_OUTCOMES, REASON_SEPARATOR, Decision, Outcomes
 
 NO_CONSENT = "there was no consent to store its inputs"
+RANKED = "its model scores items, not the request"
 
 
 class Contribution(msgspec.Struct, frozen=True):
@@ -89,6 +91,7 @@ class ExplainedRecord(msgspec.Struct, frozen=True):
         reasons: Reasons to report to a person; empty for the mildest decision.
         has_notice: True if the policy defines a notice.
         outcomes: Words of the release's decisions, the mildest first.
+        ranked: List of a product that ranks items; None for another product.
     """
 
     record: str
@@ -107,6 +110,7 @@ class ExplainedRecord(msgspec.Struct, frozen=True):
     reasons: list[Reason] = []
     has_notice: bool = False
     outcomes: tuple[str, str, str] = DEFAULT_OUTCOMES.words
+    ranked: ExplainedList | None = None
 
     @property
     def level(self) -> int | None:
@@ -212,6 +216,10 @@ def explain_record(
     found = _plain(values, place, archived)
     if not values["consent"]:
         return msgspec.structs.replace(found, unexplained=NO_CONSENT)
+    ranked = explain_list(
+        values, product=product, archived=archived, repository=repository
+    )
+    found = msgspec.structs.replace(found, ranked=ranked)
     try:
         release = open_release(
             found.release, archived=archived, repository=repository, product=product
@@ -222,6 +230,8 @@ def explain_record(
         problem = f"its features are not those of release {release.name}"
         return msgspec.structs.replace(found, unexplained=problem)
     found = _with_policy(found, values, row, release)
+    if release.policy.ranking is not None:
+        return msgspec.structs.replace(found, unexplained=RANKED)
     try:
         return _with_contributions(found, values, row, ReleaseExplainer(release))
     except TollgateError as exc:

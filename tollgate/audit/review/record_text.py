@@ -19,6 +19,7 @@ from tollgate.audit.releases.record_rows import (
     SUBJECT,
     WRITER,
 )
+from tollgate.audit.review.list_text import ExplainedList
 from tollgate.audit.review.lookup import SealedRecord
 from tollgate.engine.hysteresis_stage import EVIDENCE_FIELDS
 from tollgate.features.fields import hash_words
@@ -305,8 +306,18 @@ def moment(value: Any) -> str:
     return f"{value:%Y-%m-%d %H:%M:%S}.{value.microsecond // 1000:03d} UTC"
 
 
-def decision_page(found: SealedRecord, archived: ArchivedRelease | None) -> str:
-    """Return a decision as a static HTML document without scripts or other files."""
+def decision_page(
+    found: SealedRecord,
+    archived: ArchivedRelease | None,
+    *,
+    ranked: ExplainedList | None = None,
+) -> str:
+    """
+    Return a decision as a static HTML document without scripts or other files.
+
+    Args:
+        ranked: List of a product that ranks items; None for another product.
+    """
     values = found.values
     return render(
         "tollgate/audit/templates/decision.html.j2",
@@ -324,6 +335,7 @@ def decision_page(found: SealedRecord, archived: ArchivedRelease | None) -> str:
                 one for one in found.reasons if one.contribution is not None
             ],
             "unexplained": _unexplained(found),
+            "ranked": ranked,
             "inputs": describe_inputs(values, archived),
             "features": describe_features(values, archived),
             "labels": archived.policy.labels if archived and archived.policy else (),

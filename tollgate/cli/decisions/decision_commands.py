@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from tollgate.audit.review.explanation import ExplainedRecord
+    from tollgate.audit.review.list_text import ExplainedList
     from tollgate.features.spec.feature_spec import FeatureSpec
     from tollgate.settings import Settings
     from tollgate_client import Tls
@@ -718,6 +719,8 @@ def _print(found: ExplainedRecord) -> None:
         console.result(f"rule {rule.name} held: {rule.value} ({rule.meaning})")
     for bit in found.degraded:
         console.result(f"{bit.name}: {bit.value}")
+    if found.ranked is not None:
+        _print_list(found.ranked)
     if found.unexplained:
         console.result(f"no exact contributions: {found.unexplained}")
     elif not found.contributions:
@@ -731,6 +734,19 @@ def _print(found: ExplainedRecord) -> None:
         console.result("reasons for the person:")
     for number, text in enumerate(reasons, start=1):
         console.result(f"  {number}. {text}")
+
+
+def _print_list(ranked: ExplainedList) -> None:
+    console.result(f"{len(ranked.items)} items of {ranked.candidates} candidates:")
+    for number, one in enumerate(ranked.items, start=1):
+        score = "not scored" if one.score is None else f"{one.score:.4f}"
+        why = one.why
+        if one.explored:
+            why += f"; chosen by exploration, propensity {one.propensity:.3f}"
+        console.result(f"  {number}. {one.item}, {score}, {one.source}: {why}")
+    for note in ranked.notes:
+        console.result(note)
+    console.result(f"newest events: {'; '.join(ranked.events) or 'none'}")
 
 
 def _print_contributions(found: ExplainedRecord) -> None:

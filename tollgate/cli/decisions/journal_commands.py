@@ -522,6 +522,7 @@ def export(
     """Write one decision, with its proof, as a page for a reviewer."""
     from tollgate.audit.chain.anchor import read_anchor
     from tollgate.audit.releases.archived_release import newest_archived_release
+    from tollgate.audit.review.list_text import explain_list
     from tollgate.audit.review.lookup import find_record
     from tollgate.audit.review.record_text import decision_page
     from tollgate.audit.worker.pseudonyms import FILE, Subjects
@@ -540,7 +541,15 @@ def export(
     )
     archived = newest_archived_release(place, found.values["release"])
     target = out or Path("decision.html")
-    console.write_private(target, decision_page(found, archived).encode())
+    models = chosen.repository_path
+    ranked = explain_list(
+        found.values,
+        product=found.link.product,
+        archived=archived,
+        repository=models if models.is_dir() else None,
+    )
+    page = decision_page(found, archived, ranked=ranked)
+    console.write_private(target, page.encode())
     for problem in found.evidence.problems:
         console.say(f"not as it was sealed: {problem}")
     decision, release = found.values["decision"], found.values["release"]
