@@ -45,9 +45,10 @@ class RuleExcerpt(msgspec.Struct, frozen=True):
 
 
 class ScoreExcerpt(msgspec.Struct, frozen=True):
-    """A score that is a weighted sum of probabilities, or rounded."""
+    """A score that is a weighted sum of probabilities, rounded, or a number."""
 
     of: str | None = None
+    value: str | None = None
     weights: dict[str, float] = {}
     decimals: int | None = None
 
@@ -88,15 +89,17 @@ class PolicyExcerpt(msgspec.Struct, frozen=True):
         part = (
             ScoreExcerpt(of=self.score) if isinstance(self.score, str) else self.score
         )
-        weights = {part.of: 1.0} if part.of is not None else part.weights
+        alone = part.of if part.of is not None else part.value
+        weights = {alone: 1.0} if alone is not None else part.weights
         if not weights or not set(weights) <= set(self.labels):
             return None
         return Score(
             weights=tuple(
                 (self.labels.index(label), weight) for label, weight in weights.items()
             ),
-            plain=part.of is not None,
+            plain=alone is not None,
             decimals=part.decimals,
+            number=part.of is None and part.value is not None,
         )
 
 

@@ -174,9 +174,13 @@ def _probabilities(
     values = table.select(names).to_numpy()
     consented = table["consent"].to_numpy()
     reported = (table["degraded"].to_numpy() & int(Degraded.MODEL_OUTPUT)) != 0
-    with np.errstate(invalid="ignore"):
-        valid = ((values >= 0) & (values <= 1)).all(axis=1)
-        valid &= np.abs(values.sum(axis=1) - 1) <= SUM_TOLERANCE
+    made = policy.scores() if policy is not None else None
+    if made is not None and made.number:
+        valid = np.isfinite(values).all(axis=1)
+    else:
+        with np.errstate(invalid="ignore"):
+            valid = ((values >= 0) & (values <= 1)).all(axis=1)
+            valid &= np.abs(values.sum(axis=1) - 1) <= SUM_TOLERANCE
     if policy is not None:
         # A row that a rule decides before the model has none, and no other row does.
         early = (table["rules"].to_numpy() & np.uint64(policy.early_rules)) != 0
