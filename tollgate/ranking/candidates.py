@@ -178,21 +178,38 @@ def retrieve(
     return found
 
 
-def _distinct(catalogue: Catalogue, events: Events, row: int) -> tuple[I32, F64]:
+def distinct_items(
+    events: Events, row: int, *, action_weights: F32, half_life: float
+) -> tuple[I32, F64]:
     """
-    Return a user's distinct items, the newest first, and their weights.
+    Return the distinct items of a row's history, the newest first, and their weights.
 
     An item weighs as its weightiest action, and half after each half-life.
+
+    Args:
+        events: Histories.
+        row: Row of them.
+        action_weights: As in `Catalogue`.
+        half_life: As in `Catalogue`.
     """
     present = events.items[row] >= 0
     items = events.items[row][present]
-    weight = catalogue.action_weights[events.actions[row][present]].astype(np.float64)
+    weight = action_weights[events.actions[row][present]].astype(np.float64)
     unique, first, inverse = np.unique(items, return_index=True, return_inverse=True)
     heaviest = np.zeros(len(unique))
     np.maximum.at(heaviest, inverse.reshape(-1), weight)
     order = np.argsort(first, kind="stable")
-    decay = 0.5 ** (np.arange(len(unique)) / catalogue.half_life)
+    decay = 0.5 ** (np.arange(len(unique)) / half_life)
     return unique[order], heaviest[order] * decay
+
+
+def _distinct(catalogue: Catalogue, events: Events, row: int) -> tuple[I32, F64]:
+    return distinct_items(
+        events,
+        row,
+        action_weights=catalogue.action_weights,
+        half_life=catalogue.half_life,
+    )
 
 
 def user_vector(catalogue: Catalogue, items: I32, weights: F64) -> F32:
