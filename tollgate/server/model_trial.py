@@ -27,22 +27,25 @@ from tollgate.repository.models.speed import (
     BATCHES,
     Measure,
     ModelBudget,
-    made_up_rows,
+    made_up_input,
+    model_tensors,
     read_budget,
     require_budget,
     us_per_row,
 )
 from tollgate.repository.snapshot import RepositorySnapshot
-from tollgate.schema import FEATURES, PROBABILITIES
+from tollgate.schema import FEATURES, PROBABILITIES, RELEVANCE
 from tollgate.server.triton import control
 from tollgate.server.triton.control import Reachable
 
 F32 = npt.NDArray[np.float32]
 
+_SHOWN = 64  # numbers of an answer in an error
 _ANSWER_S = 10.0  # the first request of a model may be a slow one
 
 
 F64 = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
 
 
 class SourceAnswers(msgspec.Struct, frozen=True):
@@ -63,14 +66,24 @@ class Trial(msgspec.Struct, frozen=True):
     Rows and a model's answers to them.
 
     Attributes:
-        features: float32 [32, F]; float64 for a model that takes that.
-        probabilities: float32 [32, K].
+        features: float32 [32, F], of a ranker [32, C, F]; float64 for a model that
+            takes that.
+        probabilities: float32 [32, K], of a ranker its relevance [32, C].
         source: Raw rows with the source's answers; None if the source was not run.
+        given: Name of the input that takes the features.
+        answer: Name of the output.
     """
 
-    features: F32
+    features: Floats
     probabilities: F32
     source: SourceAnswers | None = None
+    given: str = FEATURES
+    answer: str = PROBABILITIES
+
+    @property
+    def ranks(self) -> bool:
+        """Return whether the model scores candidates."""
+        return self.answer == RELEVANCE
 
 
 def try_model(model: Path) -> Trial:
@@ -79,25 +92,38 @@ def try_model(model: Path) -> Trial:
 
     Raises:
         RepositoryError: It cannot be loaded or run, or its answers are not
-            probabilities; of one column, not finite numbers.
+            probabilities; of one column or of a ranker, not finite numbers.
     """
     session = OnnxSession(model, intra_op_threads=1)
-    taken = session.inputs[FEATURES]
-    rows = made_up_rows(taken.shape[1]).astype(taken.dtype, copy=False)
+    given, output = model_tensors(session)
+    rows = made_up_input(session)
     with session.refusals():
-        answers: F32 = session.run([PROBABILITIES], {FEATURES: rows})[0]
-    if len(answers) != len(rows) or answers.ndim != 2:
+        answers: F32 = session.run([output], {given: rows})[0]
+    ranks = output == RELEVANCE
+    fits = len(answers) == len(rows) and answers.ndim == 2
+    if not fits or (ranks and answers.shape[1] != rows.shape[1]):
         problem = f"has shape {list(answers.shape)} for {len(rows)} rows"
-        raise RepositoryError(model, problem, where=PROBABILITIES)
-    number = answers.shape[1] == 1
+        if ranks:
+            problem += f" of {rows.shape[1]} candidates"
+        raise RepositoryError(model, problem, where=output)
+    number = ranks or answers.shape[1] == 1
     valid = (answers >= -TOLERANCE) & (answers <= 1 + TOLERANCE)
     wrong = ~(np.isfinite(answers) if number else valid).all(axis=1)
     if wrong.any():
-        first = answers[int(np.argmax(wrong))].tolist()
+        first = _shown(answers[int(np.argmax(wrong))])
         kind = "no finite number" if number else "not probabilities"
         problem = f"{first} for an ordinary row: {kind}"
-        raise RepositoryError(model, problem, where=PROBABILITIES)
-    return Trial(features=rows, probabilities=answers)
+        raise RepositoryError(model, problem, where=output)
+    return Trial(features=rows, probabilities=answers, given=given, answer=output)
+
+
+def _shown(answer: Floats) -> str:
+    """Print an answer; of many numbers, the first that is not finite and a few."""
+    if len(answer) <= _SHOWN:
+        return str(answer.tolist())
+    at = int(np.argmin(np.isfinite(answer)))
+    few = ", ".join(map(str, answer[at : at + 3].tolist()))
+    return f"[..., {few}, ...]"
 
 
 def require_answers(
@@ -121,37 +147,34 @@ def require_answers(
         answer = control.infer(
             server,
             step,
-            inputs={FEATURES: trial.features[:count]},
+            inputs={trial.given: trial.features[:count]},
             parameters={},
             timeout_s=_ANSWER_S,
             version=version,
         )
-        found, wanted = answer[PROBABILITIES], trial.probabilities[:count]
+        found, wanted = answer[trial.answer], trial.probabilities[:count]
         same = found.shape == wanted.shape
-        if same and _differences(found, wanted).max() <= TOLERANCE:
+        if same and (_differences(found, wanted, ranks=trial.ranks).max() <= TOLERANCE):
             continue
         raise ServerError(
             step,
-            f"version {version} answers {found[0].tolist()} to {count} row(s), its "
-            f"file {wanted[0].tolist()}: the server has another model",
+            f"version {version} answers {_shown(found[0])} to {count} row(s), its "
+            f"file {_shown(wanted[0])}: the server has another model",
         )
     if trial.source is None:
         return 0.0
-    kind = trial.features.dtype
-    return _apart(server, step, version=version, source=trial.source, kind=kind)
+    return _apart(server, step, version=version, source=trial.source, trial=trial)
 
 
-def _differences(
-    found: npt.NDArray[np.floating[Any]], wanted: npt.NDArray[np.floating[Any]]
-) -> F64:
+def _differences(found: Floats, wanted: Floats, *, ranks: bool = False) -> F64:
     """
     Return the differences of answers, [N, K]; infinite where one is not finite.
 
-    Of one column, a number, they are relative to the larger of the number wanted and
-    the median size of all.
+    Of one column, a number, and of candidates they are relative to the larger of the
+    number wanted and the median size of all.
     """
     each: F64 = np.abs(found - wanted.astype(np.float64))
-    if wanted.shape[1] == 1:
+    if ranks or wanted.shape[1] == 1:
         size = np.abs(wanted.astype(np.float64))
         each = each / np.maximum(size, np.median(size) or 1.0)
     each[~np.isfinite(each)] = np.inf
@@ -164,23 +187,33 @@ def _apart(
     *,
     version: int,
     source: SourceAnswers,
-    kind: np.dtype[Any],
+    trial: Trial,
 ) -> float:
     """Send raw rows to a served version; return the largest difference found."""
-    served = source.rows.astype(kind)
+    served = source.rows.astype(trial.features.dtype)
+    rows = len(served)
+    if trial.ranks:
+        # The rows are candidates; zeros fill the last list, as they do when served.
+        candidates, columns = trial.features.shape[1:]
+        missing = -rows % candidates
+        served = np.pad(served, ((0, missing), (0, 0))).reshape(-1, candidates, columns)
     largest = max(BATCHES)
-    found = [
-        control.infer(
-            server,
-            step,
-            inputs={FEATURES: served[first : first + largest]},
-            parameters={},
-            timeout_s=_ANSWER_S,
-            version=version,
-        )[PROBABILITIES]
-        for first in range(0, len(served), largest)
-    ]
-    each = _differences(np.concatenate(found), source.probabilities)
+    found = np.concatenate(
+        [
+            control.infer(
+                server,
+                step,
+                inputs={trial.given: served[first : first + largest]},
+                parameters={},
+                timeout_s=_ANSWER_S,
+                version=version,
+            )[trial.answer]
+            for first in range(0, len(served), largest)
+        ]
+    )
+    if trial.ranks:
+        found = found.reshape(-1, 1)[:rows]
+    each = _differences(found, source.probabilities)
     delta = each.max(axis=1)
     row = int(delta.argmax())
     if delta[row] > TOLERANCE:

@@ -13,9 +13,16 @@ import numpy.typing as npt
 
 from tollgate.engine.onnx_session import OnnxSession
 from tollgate.errors import RepositoryError
+from tollgate.ranking.candidates import CANDIDATES
 from tollgate.repository.product_models import Product
 from tollgate.repository.slo import SLO_FILE, read_slo
-from tollgate.schema import FEATURES, MAX_BATCH_ROWS, PROBABILITIES
+from tollgate.schema import (
+    CANDIDATE_FEATURES,
+    FEATURES,
+    MAX_BATCH_ROWS,
+    PROBABILITIES,
+    RELEVANCE,
+)
 
 # Read how long a product's model may take, and check a measured time against it.
 
@@ -117,17 +124,18 @@ def us_per_row(
         on the machine only ever adds time.
 
     Raises:
-        RepositoryError: It cannot be loaded or run, or is no model of `features`.
+        RepositoryError: It cannot be loaded or run, or is no model of `features` or
+            `candidate_features`.
     """
     session = OnnxSession(model, intra_op_threads=1)
-    single = made_up_rows(feature_columns(session))
-    rows = single.astype(session.inputs[FEATURES].dtype, copy=False)
+    given, answer = model_tensors(session)
+    rows = made_up_input(session)
     fastest = dict.fromkeys(BATCHES, float("inf"))
     until = time.monotonic() + measure_s
     done = 0
     while done < _ROUNDS or time.monotonic() < until:
         for count in BATCHES:
-            taken_us = _run_us(session, rows[:count])
+            taken_us = _run_us(session, {given: rows[:count]}, answer)
             fastest[count] = min(fastest[count], taken_us / count)
         done += 1
     return fastest
@@ -149,25 +157,47 @@ def made_up_rows(columns: int) -> F32:
     return rows
 
 
-def feature_columns(session: OnnxSession) -> int:
+def model_tensors(session: OnnxSession) -> tuple[str, str]:
+    """Return the names of a model's input and output: those of a ranker, or others."""
+    if CANDIDATE_FEATURES in session.inputs:
+        return CANDIDATE_FEATURES, RELEVANCE
+    return FEATURES, PROBABILITIES
+
+
+def made_up_input(session: OnnxSession) -> npt.NDArray[np.floating[Any]]:
     """
-    Read how many features a model takes.
+    Generate the input of a batch, in the type of the model's input.
+
+    Returns:
+        [32, F]; of a ranker [32, C, F]. The features of the first row are zeros.
 
     Raises:
         RepositoryError: It takes other inputs, or no fixed number of features.
     """
-    if set(session.inputs) != {FEATURES}:
-        problem = f"takes {sorted(session.inputs)}, not {FEATURES} alone"
+    given, _ = model_tensors(session)
+    if set(session.inputs) != {given}:
+        problem = f"takes {sorted(session.inputs)}, not {given} alone"
         raise RepositoryError(session.source, problem)
-    shape = session.inputs[FEATURES].shape
-    if len(shape) != 2 or shape[1] < 0:
-        problem = f"has shape {list(shape)}, not [rows, a number of columns]"
-        raise RepositoryError(session.source, problem, where=FEATURES)
-    return shape[1]
+    shape, kind = session.inputs[given].shape, session.inputs[given].dtype
+    ranks = given == CANDIDATE_FEATURES
+    if len(shape) != (3 if ranks else 2) or shape[-1] < 0:
+        first = "rows, candidates" if ranks else "rows"
+        problem = f"has shape {list(shape)}, not [{first}, a number of columns]"
+        raise RepositoryError(session.source, problem, where=given)
+    rows = made_up_rows(shape[-1]).astype(kind, copy=False)
+    if not ranks:
+        return rows
+    candidates = CANDIDATES if shape[1] < 0 else shape[1]
+    at = np.arange(MAX_BATCH_ROWS)[:, None] * (1 + np.arange(candidates))
+    return np.ascontiguousarray(rows[at % MAX_BATCH_ROWS])
 
 
-def _run_us(session: OnnxSession, rows: npt.NDArray[np.floating[Any]]) -> float:
+def _run_us(
+    session: OnnxSession,
+    feeds: Mapping[str, npt.NDArray[np.floating[Any]]],
+    answer: str,
+) -> float:
     with session.refusals():
         started = time.perf_counter()
-        session.run([PROBABILITIES], {FEATURES: rows})
+        session.run([answer], feeds)
         return (time.perf_counter() - started) * 1e6
