@@ -30,6 +30,7 @@ from converters.sample import Sample, read_sample
 from converters.sources.described import with_names, with_words
 from converters.sources.files.formats import format_of
 from converters.sources.opening import open_source
+from converters.sources.ranker import Ranker
 from tollgate.errors import (
     ArgumentError,
     ConversionError,
@@ -149,7 +150,7 @@ def source_answers(request: Conversion) -> tuple[F64, F64]:
     with _opened(request) as model:
         sample = _rows(request, request.sample, facts=model.facts)
         model = _with_calibration(request, model, sample=sample)
-        if request.purpose.spec is not None:
+        if request.purpose.spec is not None and not request.purpose.ranks:
             model = with_words(str(request.source), model, request.purpose.spec)
         rows = sample.rows.astype(np.float64) if sample.raw is None else sample.raw
         at = np.linspace(0, len(rows) - 1, min(len(rows), _ANSWERED)).astype(int)
@@ -212,8 +213,10 @@ def convert_model(
     names = _names(origin, purpose.names, model.facts, sample)
     if purpose.names is not None:
         _require_order(origin, model.facts.classes)
-    if purpose.spec is not None:
+    if purpose.spec is not None and not purpose.ranks:
         model = with_words(origin, model, purpose.spec)
+    if model.facts.ranks or purpose.ranks:
+        model = Ranker(model)
     judge = None if sample is None else _judge(sample, purpose, model.facts)
     source = smaller_source(model, shrinking, judge=judge)
     rows = None if sample is None else sample.rows
@@ -389,7 +392,12 @@ def _names(
 
 def _require_kind(origin: str, facts: Facts, purpose: Purpose) -> None:
     """Raise InputError unless the product's policy reads what the model answers."""
-    if purpose.number is None or purpose.number == facts.number:
+    if purpose.number is None:
+        return
+    if facts.ranks and not purpose.ranks:
+        problem = "orders candidates, and the product decides: it needs a product that"
+        raise InputError(origin, f"{problem} ranks, or another model")
+    if purpose.number == facts.number:
         return
     if facts.number:
         problem = (

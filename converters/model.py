@@ -54,6 +54,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             the file does not say which columns they are.
         wide: True if the model distinguishes float64 numbers that are equal in float32.
         number: True if its only answer is a number, in a unit of its own.
+        ranks: True if it was trained to order candidates: the number is a relevance.
         anomaly: Form of the raw score of an outlier detector, its only answer, that is
             not calibrated; None for other models.
     """
@@ -73,6 +74,7 @@ class Facts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     wide: bool = False
     anomaly: AnomalyScore | None = None
     number: bool = False
+    ranks: bool = False
 
     @property
     def feature_names(self) -> tuple[str, ...]:

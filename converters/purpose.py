@@ -11,6 +11,8 @@ from tritonclient.grpc.model_config_pb2 import DataType
 from converters.card.quality_record import HALVES, Levels
 from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
 from tollgate.policy import POLICY_FILE
+from tollgate.ranking.candidates import feature_names
+from tollgate.ranking.catalogue import CATALOGUE_FILE, Catalogue
 from tollgate.repository.models.features_version import load_spec_of
 from tollgate.repository.releases.release_file import spec_hash_text
 from tollgate.repository.releases.served_versions import load_policy_of, read_served
@@ -30,6 +32,7 @@ class Purpose(msgspec.Struct, frozen=True, eq=False):
         sensitive: Attributes that, by its policy, must not influence a decision.
         spec: Feature spec; None without a product.
         number: True if its policy reads a number; None without a product.
+        ranks: True if the product ranks: the model scores candidates.
     """
 
     thresholds: tuple[float, ...] = (0.5,)
@@ -40,6 +43,7 @@ class Purpose(msgspec.Struct, frozen=True, eq=False):
     sensitive: tuple[str, ...] = ()
     spec: FeatureSpec | None = None
     number: bool | None = None
+    ranks: bool = False
 
     @property
     def wide(self) -> bool:
@@ -72,13 +76,18 @@ def purpose_of(
     policy = load_policy_of(served.file(step, name=POLICY_FILE).parent, spec)
     usual = policy.thresholds[0]
     cuts = (usual.review,) if usual.decline is None else (usual.review, usual.decline)
+    names = spec.feature_names
+    if served.product.ranks:
+        file = served.file(served.product.features_step, name=CATALOGUE_FILE)
+        names = feature_names(Catalogue.load(file.parent))
     return Purpose(
         thresholds=policy.score_cuts,
-        names=spec.feature_names,
+        names=names,
         spec_hash=spec_hash_text(spec.spec_hash),
         config=served.product.steps[served.product.model_step],
         levels=Levels(names=policy.outcomes.words[: len(cuts) + 1], thresholds=cuts),
         sensitive=policy.sensitive,
         spec=spec,
         number=policy.score.number,
+        ranks=served.product.ranks,
     )

@@ -13,7 +13,7 @@ import math
 from typing import Any
 
 import numpy as np
-from xgboost import Booster, XGBClassifier, XGBRegressor
+from xgboost import Booster, XGBClassifier, XGBRanker, XGBRegressor
 
 from converters.onnx.graph import Margin, Repairs, number_graph, tree_graph
 from converters.sources.files.xgboost_file import NUMBERS, OBJECTIVES
@@ -26,14 +26,14 @@ from converters.trees.xgboost_trees import (
 )
 from tollgate.errors import ConversionError
 
+Trained = XGBClassifier | XGBRegressor | XGBRanker | Booster
+
 OBJECTIVE = "binary:logistic"
 # softmax differs from softprob in the result of predict(), not in the trees;
 # reg:logistic from binary:logistic only in the default metric.
 
 
-def onnx_from_xgboost(
-    model: XGBClassifier | XGBRegressor | Booster, *, missing: float | None = None
-) -> bytes:
+def onnx_from_xgboost(model: Trained, *, missing: float | None = None) -> bytes:
     """
     Convert a classifier; the same model gives the same bytes.
 
@@ -83,7 +83,7 @@ def number_link(booster: Booster) -> str | None:
     return NUMBERS.get(config["objective"]["name"], (None,))[0]
 
 
-def served_booster(model: XGBClassifier | XGBRegressor | Booster) -> Booster:
+def served_booster(model: Trained) -> Booster:
     """
     Return the trees that `predict_proba` uses, without column names and types.
 
@@ -109,7 +109,7 @@ def served_booster(model: XGBClassifier | XGBRegressor | Booster) -> Booster:
     return weighed
 
 
-def sliced_booster(model: XGBClassifier | XGBRegressor | Booster) -> Booster:
+def sliced_booster(model: Trained) -> Booster:
     """
     Return the trees that `predict_proba` uses, in the form in which they were saved.
 
@@ -126,7 +126,7 @@ def sliced_booster(model: XGBClassifier | XGBRegressor | Booster) -> Booster:
                 f"{model.n_classes_} classes and 1 outputs; "
                 "a decision needs one output with 2 classes or more"
             )
-    elif isinstance(model, (Booster, XGBRegressor)):
+    elif isinstance(model, (Booster, XGBRegressor, XGBRanker)):
         # A regressor with a logistic objective predicts the probability of class 1.
         whole = model if isinstance(model, Booster) else model.get_booster()
         _refuse_unfaithful(whole)
@@ -153,7 +153,7 @@ def column_types(booster: Booster) -> list[str] | None:
     return ["c" if one in categories else "q" for one in columns]
 
 
-def missing_value(model: XGBClassifier | XGBRegressor | Booster) -> float:
+def missing_value(model: Trained) -> float:
     """Return the number that stands for a missing value."""
     value = getattr(model, "missing", None)
     return math.nan if value is None else float(value)

@@ -9,8 +9,9 @@ import numpy as np
 
 from converters.model import F32, Facts, Probes, TrainedModel
 from converters.onnx.graph import rounds_first
+from converters.parity.order import judge_order
 from converters.parity.parity import Comparison, Reference, ask, judge
-from converters.parity.runner import onnx_runner
+from converters.parity.runner import Runner, onnx_runner
 from tollgate.errors import ConversionError
 from tollgate.repository.models.artifact_file import ParityReport
 from tollgate.repository.models.targets import OURS
@@ -123,6 +124,18 @@ def _require_answers(probes: Probes, reference: Reference, *, made: bool) -> Non
         )
 
 
+def _judge(
+    reference: Reference, runner: Runner, facts: Facts, thresholds: Sequence[float]
+) -> Comparison:
+    """Compare rows, and of a ranker lists too."""
+    found = judge(reference, runner, thresholds=thresholds)
+    if not facts.ranks:
+        return found
+    order = judge_order(reference, runner)
+    report = msgspec.structs.replace(found.report, order=order)
+    return msgspec.structs.replace(found, report=report)
+
+
 def prove_graph(
     model: bytes,
     *,
@@ -144,14 +157,14 @@ def prove_graph(
         InputError: A target is not known.
         SetupError: A target's environment cannot be created here.
     """
-    found = [judge(reference, onnx_runner(model), thresholds=thresholds)]
+    found = [_judge(reference, onnx_runner(model), facts, thresholds)]
     others = [name for name in dict.fromkeys(targets) if name != OURS.release]
     for name in others:
         from converters.parity.target_runtime import open_target
 
         with open_target(name) as runtime:
             runner = runtime.runner(model)
-            found.append(judge(reference, runner, thresholds=thresholds))
+            found.append(_judge(reference, runner, facts, thresholds))
     return Proven(
         facts=facts,
         model=model,

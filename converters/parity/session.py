@@ -15,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime
 
-from tollgate.schema import FEATURES, PROBABILITIES
+from tollgate.schema import CANDIDATE_FEATURES, FEATURES, PROBABILITIES, RELEVANCE
 
 RUNTIME = f"onnxruntime {onnxruntime.__version__}"
 WANTED = ([(FEATURES, "tensor(float)")], [(PROBABILITIES, "tensor(float)")])
 WIDE = ([(FEATURES, "tensor(double)")], [(PROBABILITIES, "tensor(float)")])
+RANKED = ([(CANDIDATE_FEATURES, "tensor(float)")], [(RELEVANCE, "tensor(float)")])
 
 _LEAST_BATCHES = 64  # of each thread
 
@@ -62,18 +63,26 @@ class Session:
         self._session = _loaded(model)
         inputs = [(i.name, i.type) for i in self._session.get_inputs()]
         outputs = [(o.name, o.type) for o in self._session.get_outputs()]
-        if (inputs, outputs) not in (WANTED, WIDE):
+        if (inputs, outputs) not in (WANTED, WIDE, RANKED):
             raise SessionError(
                 f"the model maps {inputs} to {outputs}; a model step maps "
                 f"{WANTED[0]} to {WANTED[1]}"
             )
         self.wide = (inputs, outputs) == WIDE
+        self._ranks = (inputs, outputs) == RANKED
 
     def run(self, rows: _Floats) -> _F32:
-        """Predict rows [N, F] in one run, in the precision of its input."""
+        """
+        Predict rows [N, F] in one run, in the precision of its input; of a ranker also
+        lists [N, C, F]. For it, a row is a list of one candidate.
+        """
         given = rows.astype(np.float64 if self.wide else np.float32, copy=False)
+        name, output = (FEATURES, PROBABILITIES)
+        if self._ranks:
+            name, output = CANDIDATE_FEATURES, RELEVANCE
+            given = given if given.ndim == 3 else given[:, None, :]
         try:
-            answer: _F32 = self._session.run([PROBABILITIES], {FEATURES: given})[0]
+            answer: _F32 = self._session.run([output], {name: given})[0]
         except Exception as error:
             raise _reworded(error, "cannot run the model") from error
         return answer

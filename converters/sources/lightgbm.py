@@ -29,7 +29,11 @@ from converters.onnx.from_lightgbm import (
 )
 from converters.parity.boundaries import made_rows
 from converters.parity.probe_rows import probes
-from converters.sources.files.lightgbm_file import TextModel, read_lightgbm_text
+from converters.sources.files.lightgbm_file import (
+    RANKERS,
+    TextModel,
+    read_lightgbm_text,
+)
 from converters.trees.lightgbm_trees import header, trees_from_lightgbm
 from converters.vocabulary import of_lightgbm, of_trees
 from tollgate.errors import ConversionError
@@ -127,7 +131,7 @@ class LightGbmModel:
     A `TrainedModel` in memory.
 
     Args:
-        model: Its Booster, or the classifier or regressor that holds it.
+        model: Its Booster, or the classifier, regressor or ranker that holds it.
 
     Raises:
         ConversionError: A model of this kind cannot be converted faithfully.
@@ -144,17 +148,16 @@ class LightGbmModel:
             self._labels = plain_classes(model.classes_)
             self._parameters = model.get_params()
             model = model.booster_
-        elif isinstance(model, lightgbm.LGBMRegressor):
+        elif isinstance(model, (lightgbm.LGBMRegressor, lightgbm.LGBMRanker)):
             if not model.__sklearn_is_fitted__():
-                raise ConversionError(
-                    "the LGBMRegressor is not trained; call fit first"
-                )
+                name = type(model).__name__
+                raise ConversionError(f"the {name} is not trained; call fit first")
             self._parameters = model.get_params()
             model = model.booster_
         elif not isinstance(model, lightgbm.Booster):
             raise ConversionError(
-                f"cannot convert a {type(model).__name__}; needed is a classifier or "
-                "a regressor"
+                f"cannot convert a {type(model).__name__}; needed is a classifier, "
+                "a regressor or a ranker"
             )
         self._booster = model
         self._text = served_text(model)
@@ -163,6 +166,8 @@ class LightGbmModel:
 
     @property
     def facts(self) -> Facts:
+        objective = header(self._text, "objective").partition(" ")[0]
+        ranks = objective in RANKERS
         number = number_link(self._text) is not None
         classes = max(2, int(header(self._text, "num_class")))
         known = ("value",) if number else tuple(range(classes))
@@ -173,9 +178,10 @@ class LightGbmModel:
         return Facts(
             framework="lightgbm",
             version=lightgbm.__version__,
-            objective=header(self._text, "objective").partition(" ")[0],
+            objective=objective,
             classes=self._labels or known,
             number=number,
+            ranks=ranks,
             columns=self._booster.num_feature(),
             names=_names(self._booster),
             trees=len(self._trees),

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import xgboost
-from xgboost import Booster, XGBClassifier, XGBRegressor
+from xgboost import Booster, XGBClassifier, XGBRanker, XGBRegressor
 
 from converters.compression.prune_xgboost import pruned_booster
 from converters.explain.explain_trees import explain_xgboost
@@ -36,6 +36,7 @@ from converters.onnx.graph import cast_first
 from converters.parity.boundaries import made_rows
 from converters.parity.probe_rows import probes
 from converters.sources.files.xgboost_file import (
+    RANKERS,
     FileTree,
     XGBoostFile,
     encode,
@@ -145,7 +146,7 @@ class XGBoostModel:
     A `TrainedModel` of an estimator in memory, or of its trees alone.
 
     Args:
-        model: Classifier, regressor or booster.
+        model: Classifier, regressor, ranker or booster.
         missing: Number that stands for a missing value; None takes the model's.
 
     Raises:
@@ -154,7 +155,7 @@ class XGBoostModel:
 
     def __init__(
         self,
-        model: XGBClassifier | XGBRegressor | Booster,
+        model: XGBClassifier | XGBRegressor | XGBRanker | Booster,
         *,
         missing: float | None = None,
     ) -> None:
@@ -175,7 +176,7 @@ class XGBoostModel:
         number = number_link(self._served) is not None
         if number:
             labels = ("value",)
-            if isinstance(self._model, XGBRegressor):
+            if isinstance(self._model, (XGBRegressor, XGBRanker)):
                 parameters = self._model.get_params()
         if isinstance(self._model, XGBClassifier):
             labels = plain_classes(self._model.classes_)
@@ -197,6 +198,7 @@ class XGBoostModel:
             converter="tollgate",
             categories=of_trees(self._trees) | of_xgboost(self._raw()),
             number=number,
+            ranks=learner["objective"]["name"] in RANKERS,
         )
 
     def predict(self, rows: Floats) -> F64:

@@ -221,7 +221,9 @@ def _floats(
 
 _VERSIONS = ("v2", "v3", "v4")
 # Objectives of a number, with the function that turns a sum of leaves into it.
+RANKERS = ("lambdarank", "rank_xendcg")  # their answer is a relevance
 NUMBERS = {
+    **dict.fromkeys(RANKERS, "identity"),
     **dict.fromkeys(
         ("regression", "regression_l1", "huber", "fair", "quantile", "mape"),
         "identity",

@@ -288,6 +288,7 @@ def _codes(
 
 # Real files of these releases were read and compared with their own predictions.
 OLDEST, NEWEST = (1, 0), (3, 4)
+RANKERS = ("rank:ndcg", "rank:pairwise", "rank:map")  # their answer is a relevance
 CLASSES = ("binary:logistic", "reg:logistic", "multi:softprob", "multi:softmax")
 # Objectives of a number, with the function that turns a margin into it, and the
 # parameters of training in their files.
@@ -301,6 +302,7 @@ NUMBERS = {
     "count:poisson": ("exp", "poisson_regression_param"),
     "reg:gamma": ("exp", "reg_loss_param"),
     "reg:tweedie": ("exp", "tweedie_regression_param"),
+    **dict.fromkeys(RANKERS, ("identity", "lambdarank_param")),
 }
 OBJECTIVES = (*CLASSES, *NUMBERS)
 _OF_DART = (".gbtree.model", ".model")

@@ -236,6 +236,46 @@ class Disagreement(msgspec.Struct, frozen=True):
     label: int = 1
 
 
+class OrderReport(msgspec.Struct, frozen=True):
+    """
+    The differences between the lists of a converted ranker and those of its source.
+
+    A list is ordered by score, the highest first, and equal scores by position.
+
+    Attributes:
+        lists: Number of lists compared.
+        candidates: Candidates of each; zeros fill the last list, as they do when
+            served.
+        top: Number of first places compared.
+        tolerance: Scores that differ by less, for their size, may change places.
+        moved: Places with another candidate than the source's, for whatever reason.
+        wrong: Places before which a candidate is missing whose score by the source is
+            higher by more than the tolerance; none is allowed.
+        batch_delta: Largest difference of a relevance between a list alone and in a
+            batch, and between a list and its rows alone, for its size.
+    """
+
+    lists: int
+    candidates: int
+    top: int
+    tolerance: float
+    moved: int
+    wrong: int
+    batch_delta: float
+
+    @property
+    def passed(self) -> bool:
+        """Return whether the order is the source's, and no list depends on others."""
+        return self.wrong == 0 and self.batch_delta <= self.tolerance
+
+    def __str__(self) -> str:
+        """Describe the comparison in one line."""
+        return (
+            f"the first {self.top} of {self.lists:,} lists of {self.candidates}: "
+            f"{self.wrong} places are wrong, {self.moved} moved within the tolerance"
+        )
+
+
 class ParityReport(msgspec.Struct, frozen=True):
     """
     The differences between a converted model and its source.
@@ -264,6 +304,7 @@ class ParityReport(msgspec.Struct, frozen=True):
             only. None in older records, where all of them were.
         unit: Usual size of a number, where the answer is one: differences are then
             relative to the larger of the number and this. None for probabilities.
+        order: Comparison of lists; None for a model that does not rank.
     """
 
     runtime: str
@@ -280,6 +321,7 @@ class ParityReport(msgspec.Struct, frozen=True):
     kinds: dict[str, int] = {}
     alone: int | None = None
     unit: float | None = None
+    order: OrderReport | None = None
 
     @property
     def would_pass(self) -> float:
@@ -288,8 +330,12 @@ class ParityReport(msgspec.Struct, frozen=True):
 
     @property
     def passed(self) -> bool:
-        """Return whether nothing flips and every difference is within tolerance."""
-        return self.flips == 0 and self.would_pass <= self.tolerance
+        """
+        Return whether nothing flips, every difference is within tolerance, and a
+        ranker's lists are those of its source.
+        """
+        ordered = self.order is None or self.order.passed
+        return ordered and self.flips == 0 and self.would_pass <= self.tolerance
 
     @property
     def figures(self) -> str:
@@ -302,6 +348,7 @@ class ParityReport(msgspec.Struct, frozen=True):
             f"(allowed {self.tolerance:.3g}), {self.flips} decisions flip; worst is "
             f"{first.kind} row {first.row}: "
             f"{first.source:.9g} became {first.converted:.9g}"
+            + ("" if self.order is None else f"; {self.order}")
         )
 
     def check(self) -> None:
