@@ -37,7 +37,6 @@ ROWS = np.round(CHANCE.normal(size=(LISTS * LONG, len(NAMES))), 1).astype(np.flo
 GRADES = np.clip(np.rint(1.5 + ROWS[:, 0] - ROWS[:, 3]), 0, 4).astype(int)
 
 Train = Callable[[], Any]
-F32 = np.float32
 
 
 def lightgbm_model(objective: str) -> LightGbmModel:

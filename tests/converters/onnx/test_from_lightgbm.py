@@ -180,16 +180,6 @@ def test_what_would_not_convert_faithfully_is_refused(parameters, words):
     assert str(caught.value).startswith(words)
 
 
-def test_a_ranker_is_refused():
-    """Ranks are no probabilities."""
-    features, label = training_rows(rows=400)
-    data = lightgbm.Dataset(features, label, group=[20] * 20)
-    parameters = {"objective": "lambdarank", "verbosity": -1, "num_threads": 1}
-    ranker = lightgbm.train(parameters, data, 2)
-    with pytest.raises(ConversionError, match="objective is 'lambdarank'; converted"):
-        onnx_from_lightgbm(ranker)
-
-
 def test_zero_missing_in_some_splits_only_is_refused():
     """One input cannot be both zero and missing."""
     features, label = training_rows()
