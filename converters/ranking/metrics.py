@@ -45,7 +45,7 @@ def judge_lists(
     shown: int = SHOWN,
 ) -> ListQuality:
     """
-    Judge lists of items against the items that users met afterwards.
+    Judge lists of items against the items that users met later.
 
     Args:
         lists: Items, the best first, -1 after the last; int32 [Q, at least `deep`].

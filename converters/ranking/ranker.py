@@ -22,7 +22,7 @@ class RankingRows(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         features: float32 [Q, C, F].
         present: False after the last candidate; bool [Q, C].
-        labels: 1 for an item that the user met afterwards; float32 [Q, C].
+        labels: 1 for an item that the user met later; float32 [Q, C].
     """
 
     features: F32

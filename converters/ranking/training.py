@@ -326,16 +326,16 @@ def _choose_retrieval(
     past = split.before
     events = newest_events(past, queries.users, queries.now_us, most=history)
     tried: list[tuple[str, float, float]] = []
-    best, found, kept = -1.0, RetrievalSettings(1.0, 1, math.inf), None
+    best, found, fitted = -1.0, RetrievalSettings(1.0, 1, math.inf), None
 
     def judge(candidate: RetrievalSettings, factors: Factors, users: Any) -> None:
-        nonlocal best, found, kept
+        nonlocal best, found, fitted
         lists = _retrieved_lists(factors, users, events, repeats=repeats)
         recall = mean_recall(lists, queries.relevant)
         ndcg = mean_ndcg(lists, queries.relevant)
         tried.append((_retrieval_name(candidate), recall, ndcg))
         if recall + ndcg > best:
-            best, found, kept = recall + ndcg, candidate, factors
+            best, found, fitted = recall + ndcg, candidate, factors
 
     users = {one: _user_matrix(events, past, one) for one in HALF_LIVES}
     for ridge in RIDGES:
@@ -345,20 +345,20 @@ def _choose_retrieval(
                 continue
             candidate = RetrievalSettings(ridge=ridge, size=size, half_life=half_life)
             judge(candidate, every.first(size), users[half_life])
-    if kept is None:
+    if fitted is None:
         size = len(past.item_ids)
         found = RetrievalSettings(ridge=RIDGES[0], size=size, half_life=math.inf)
-        kept = ease_factors(learnt, ridge=RIDGES[0], size=size, seed=seed)
+        fitted = ease_factors(learnt, ridge=RIDGES[0], size=size, seed=seed)
     if (past.actions >= 0).any():
         for weights in ACTION_WEIGHTS[1:]:
             candidate = msgspec.structs.replace(found, action_weights=weights)
             own = _user_matrix(events, past, found.half_life, weights=weights)
-            judge(candidate, kept, own)
-    session = OnnxSession(retrieval_graph(kept.candidates), intra_op_threads=1)
+            judge(candidate, fitted, own)
+    session = OnnxSession(retrieval_graph(fitted.candidates), intra_op_threads=1)
     most = -1.0
     for count in SIMILAR_COUNTS:
         candidate = msgspec.structs.replace(found, similar_count=count)
-        catalogue = build_catalogue(learnt, kept, candidate)
+        catalogue = build_catalogue(learnt, fitted, candidate)
         scored = score_queries(
             catalogue, session, past, queries, history=history, repeats=repeats
         )
@@ -367,7 +367,7 @@ def _choose_retrieval(
         tried.append((f"{_retrieval_name(candidate)}, {count} similar", recall, ndcg))
         if recall > most:
             most, chosen = recall, candidate
-    return chosen, kept, tried
+    return chosen, fitted, tried
 
 
 def _retrieval_name(settings: RetrievalSettings) -> str:

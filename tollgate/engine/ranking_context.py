@@ -31,7 +31,6 @@ def ranking_dtype(*, candidates: int, history: int) -> np.dtype[np.void]:
             ("catalogue", "<u8"),  # hash of the catalogue that the indices belong to
             ("count", "u1"),  # items of the answer; 0 for as many as the policy says
             ("history_known", "u1"),  # 0: the store did not answer, nothing was held
-            ("segment", "<u2"),  # of the popular items; 0 is everyone
             ("items", "<i4", (candidates,)),
             ("sources", "u1", (candidates,)),  # index in tollgate.schema.SOURCES
             ("event_items", "<i4", (history,)),

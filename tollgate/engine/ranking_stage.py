@@ -160,7 +160,7 @@ class RankingStage(DecisionStage):
         age_us = int(context["event_time_us"]) - np.asarray(ranking["event_times_us"])
         length = int(context["transaction_id_length"])
         excluded = np.asarray(ranking["excluded"])
-        popular = self._catalogue.popular[int(ranking["segment"])]
+        popular = self._catalogue.popular[0]
         return RankingInput(
             count=int(ranking["count"]) or self._ranking.items,
             seed=seed_of(context[TRANSACTION_ID].tobytes()[:length], salt=self._salt),

@@ -262,13 +262,6 @@ class RawExploration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     salt: str = ""
 
 
-class RawStock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """List of the items that are out of stock."""
-
-    list: str = "out_of_stock"
-    staleness: str = "1s"
-
-
 class RawShift(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How far a rule moves a score: one of `factor`, `offset`."""
 
@@ -300,7 +293,7 @@ class RawRanking(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exploration: RawExploration | None = None
     bought: str | None = None
     seen: str | None = None
-    stock: RawStock | None = None
+    stock: str | None = None
     rules: list[RawRankingRule] = []
 
 

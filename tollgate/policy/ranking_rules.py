@@ -23,7 +23,6 @@ from tollgate.policy.policy_document import (
     RawRanking,
     RawRankingRule,
     RawShift,
-    RawStock,
     duration_s,
     rule_times,
 )
@@ -61,19 +60,6 @@ class Exploration(msgspec.Struct, frozen=True):
     salt: str
 
 
-class StockList(msgspec.Struct, frozen=True):
-    """
-    The list of the items that are out of stock.
-
-    Attributes:
-        name: Name of the list in the store.
-        staleness_s: Longest time until a change of the list counts, s.
-    """
-
-    name: str
-    staleness_s: int
-
-
 class RankingRule(msgspec.Struct, frozen=True):
     """
     A rule about items, as data.
@@ -108,7 +94,7 @@ class RankingRules(msgspec.Struct, frozen=True, eq=False):
         bought_s: Time that a bought item is not shown again, s; 0 for no time.
         seen_s: Time that an item which was viewed or put into the cart is not shown
             again, s; 0 for no time.
-        stock: List of the items that are out of stock; None if no item ever is.
+        stock: Name of the list of items out of stock; empty if all are in stock.
         rules: Rules in the order in which they are applied.
         tables: Conditions of the rules.
     """
@@ -118,7 +104,7 @@ class RankingRules(msgspec.Struct, frozen=True, eq=False):
     exploration: Exploration | None
     bought_s: int
     seen_s: int
-    stock: StockList | None
+    stock: str
     rules: tuple[RankingRule, ...]
     tables: ConditionTable
 
@@ -206,12 +192,11 @@ class _Section:
             self._refuse((*place, "first"), problem)
         return Exploration(float(raw.share), raw.pool, raw.first, raw.salt)
 
-    def _stock(self, raw: RawStock | None) -> StockList | None:
-        if raw is None:
-            return None
-        self._names.require_list_name(raw.list, ("ranking", "stock", "list"))
-        staleness_s = self._time_s(raw.staleness, ("stock", "staleness"), "1s")
-        return StockList(raw.list, staleness_s)
+    def _stock(self, name: str | None) -> str:
+        if name is None:
+            return ""
+        self._names.require_list_name(name, ("ranking", "stock"))
+        return name
 
     def _time_s(self, text: str | None, place: Place, example: str) -> int:
         if text is None:

@@ -78,8 +78,6 @@ class Engine:
         store_deadline_s: float = STORE_DEADLINE_S,
     ) -> None:
         self._spec = spec
-        self._policy = policy
-        self._release = release
         self._model = model
         self._labels = len(policy.labels)
         self._store = store
@@ -135,8 +133,8 @@ class Engine:
             RepositoryError: The release cannot be read, or its files do not fit.
             SpecError: The features.yaml cannot be used.
             PolicyError: The policy.yaml cannot be used.
-            InputError: The store is none of these, its file is damaged, or the features
-                need Redis.
+            InputError: The store is none of these, its file is damaged, the features
+                need Redis, or the product ranks items.
             SetupError: The store is in use, or cannot be read or written.
             JournalError: The journal's folder cannot be written, or the store has no
                 stream.
@@ -151,6 +149,8 @@ class Engine:
             for step, number in release.versions.items()
         }
         policy = load_policy_of(version[models.decision_step], spec)
+        if policy.ranking is not None:
+            raise InputError(product, "ranks items: only a server does that")
         model = version[models.model_step] / MODEL_FILE
         session = OnnxSession(model, intra_op_threads=1)
         with ExitStack() as stack:
@@ -164,7 +164,6 @@ class Engine:
                     spec_hash=spec.spec_hash,
                     entities=spec.entity_names,
                     fields=recorded_fields(policy, spec.field_names),
-                    details=policy.ranking is not None,
                 )
                 records = open_local_journal(
                     str(journal), heading, store=opened, window_s=policy.idempotency_s
@@ -180,23 +179,8 @@ class Engine:
                 lists=lookup_lists(policy, product),
                 store_deadline_s=store_deadline_s,
             )
-            engine.load(version[models.features_step])
             stack.pop_all()
         return engine
-
-    def load(self, folder: Path) -> None:
-        """
-        Load what the first step of the release has besides its features.
-
-        Args:
-            folder: Version of that step.
-
-        Raises:
-            InputError: The product ranks items, which is another engine's work.
-        """
-        if self._policy.ranking is not None:
-            problem = "ranks items and decides nothing: open a RankingEngine"
-            raise InputError(self._policy.product, problem)
 
     def __enter__(self) -> Engine:
         return self
@@ -298,8 +282,15 @@ class Engine:
     ) -> dict[str, Array]:
         arrival_us = time.monotonic_ns() // 1000
         batch = self._checked(columns, dry_run=dry_run, now_us=now_us)
-        scored = self._scored(batch, arrival_us=arrival_us)
-        context = scored.context
+        features, context = self._features.score(batch, arrival_us=arrival_us)
+        scored = DecisionBatch(
+            context=context,
+            features=features,
+            probabilities=self._probabilities(batch, features, context),
+            chosen=None,
+            bounds=batch.bounds,
+            began_us=time.monotonic_ns() // 1000,
+        )
         decided = self._decision.decide(scored)
         marks = self._decision.marks(context)
         if self._journal is not None:
@@ -310,25 +301,12 @@ class Engine:
                 probabilities=self._decision.recorded_probabilities(scored, decided),
                 began_us=scored.began_us,
                 marks=marks,
-                details=self._decision.details(scored, decided),
             )
         columns = self._decision.columns(scored, decided, marks=marks)
         if len(batch.errors) == len(batch.cents):
             # A server refuses a request of bad rows alone, before a release sees it.
             columns["release"] = np.full_like(columns["release"], b"")
         return columns
-
-    def _scored(self, batch: Batch, *, arrival_us: int) -> DecisionBatch:
-        """Read the features of a batch, and run the model."""
-        features, context = self._features.score(batch, arrival_us=arrival_us)
-        return DecisionBatch(
-            context=context,
-            features=features,
-            probabilities=self._probabilities(batch, features, context),
-            chosen=None,
-            bounds=batch.bounds,
-            began_us=time.monotonic_ns() // 1000,
-        )
 
     def _probabilities(self, batch: Batch, features: Array, context: Array) -> Array:
         """Run the model, unless no row needs it."""

@@ -15,7 +15,6 @@ from tollgate.engine.ranking_stage import signed_rows
 from tollgate.engine.row_batches import Batch
 from tollgate.imports import gently, import_gently
 from tollgate.ranking.catalogue import RETRIEVAL_FILE, Catalogue
-from tollgate.ranking.history import no_history
 from tollgate.schema import (
     CANDIDATE_FEATURES,
     FEATURES,
@@ -78,11 +77,10 @@ class CandidateStep(FeatureStep):
         self, batch: Batch, features: Array, context: Array
     ) -> dict[str, Array]:
         """Return the tensors for the next steps."""
-        history = batch.history
-        if history is None:
-            assert self._spec.history is not None
-            history = no_history(self._spec.history, len(features))
-        found = self._candidates.fill(batch, history, available=self._stock.available())
+        assert batch.history is not None
+        found = self._candidates.fill(
+            batch, batch.history, available=self._stock.available()
+        )
         outputs = super()._outputs(batch, features, context)
         outputs[CANDIDATE_FEATURES] = found.features
         packed = found.ranking.view(np.uint8).reshape(len(features), -1)

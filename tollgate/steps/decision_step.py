@@ -447,6 +447,7 @@ class DecisionStep:
         context, chosen = batch.context, batch.chosen
         probabilities = self.stage.recorded_probabilities(batch, decided)
         recorded = self.stage.recorded_context(context, decided)
+        details = self.stage.details(batch, decided)
         for journal, excluded in (
             (self._journal, chosen),
             (self._canary_journal, None if chosen is None else ~chosen),
@@ -460,7 +461,7 @@ class DecisionStep:
                     began_us=batch.began_us,
                     marks=marks,
                     excluded=excluded,
-                    details=self.stage.details(batch, decided),
+                    details=details,
                 )
         self._metrics.batch(context, decided, chosen=chosen, began_us=batch.began_us)
         if self._traces is not None:

@@ -63,7 +63,7 @@ class RankingStep(DecisionStep):
             os.environ.get(STORE_URL_VARIABLE, ""),
             catalogue,
             product=policy.product,
-            name=rules.stock.name if rules.stock is not None else "",
+            name=rules.stock,
             settings=store_settings(config.parameters),
         )
         try:

@@ -9,7 +9,6 @@ the last view stands.
 from __future__ import annotations
 
 import logging
-import time
 
 import numpy as np
 import numpy.typing as npt
@@ -43,14 +42,12 @@ class StockView:
 
     Attributes:
         unknown: Ids in the list that are not in the catalogue, at the last read.
-        read_s: Time of the last read, on the monotonic clock; None before the first.
     """
 
     def __init__(
         self, store: RedisStore, catalogue: Catalogue, *, product: str, name: str
     ) -> None:
         self.unknown = 0
-        self.read_s: float | None = None
         self._store = store
         self._catalogue = catalogue
         self._key = list_key(product, name)
@@ -85,9 +82,12 @@ class StockView:
         known = places[places >= 0]
         available = np.ones(self._catalogue.size, np.bool_)
         available[known] = False
-        self.unknown = len(places) - len(known)
+        unknown = len(places) - len(known)
+        if unknown > self.unknown:
+            text = "%s: %d ids are no items of the catalogue"
+            log.warning(text, self._key.decode(), unknown)
+        self.unknown = unknown
         self._available = available
-        self.read_s = time.monotonic()
 
     def close(self) -> None:
         """Stop reading, and close the store."""

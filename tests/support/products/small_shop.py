@@ -63,7 +63,7 @@ RANKING = """\
 ranking:
   items: 4
   bought: 30d
-  stock: {list: out_of_stock}
+  stock: out_of_stock
   rules:
     - {name: home, owner: shop, boost: {factor: 2}, items: [i5], when: {slot: [home]}}
 """

@@ -15,7 +15,6 @@ from tollgate.policy.ranking_rules import (
     Exploration,
     RankingRule,
     RankingRules,
-    StockList,
 )
 from tollgate.ranking.catalogue import EVERYONE, Catalogue
 from tollgate.ranking.draws import seed_of
@@ -75,7 +74,7 @@ def rules_of(
         exploration=exploration,
         bought_s=bought_s,
         seen_s=seen_s,
-        stock=StockList("out_of_stock", 1),
+        stock="out_of_stock",
         rules=rules,
         tables=ConditionTable([], []),
     )

@@ -407,7 +407,10 @@ def _open_list(
 def _require_named(name: str, repository: Path, *, product: str) -> None:
     from tollgate.repository.releases.served_versions import served_policy
 
-    names = [one.name for one in served_policy(repository, product=product).lists]
+    policy = served_policy(repository, product=product)
+    names = [one.name for one in policy.lists]
+    if policy.ranking is not None and policy.ranking.stock:
+        names.append(policy.ranking.stock)
     if name not in names:
         known = f"it has {', '.join(names)}" if names else "it has none"
         problem = f"{name!r} is no list of the served policy: {known}; or add --early"

@@ -41,6 +41,9 @@ def demo(product: Product = None) -> None:
     """
     chosen = console.settings(product=product, product_is_known=False)
     known = simulated_product(product)
+    if known == SHOP:
+        problem = "only `tollgate simulate` knows it; there is no demo of a ranking"
+        raise InputError("--product", problem, where=SHOP)
     require_repository(chosen.repository_path)
     steps = console.StepPrinter()
     if known == SENSORS:

@@ -115,8 +115,8 @@ def step_parameters(
 ) -> dict[str, Parameters]:
     """Return the parameters that a release passes to its steps, by step."""
     features = features_parameters(policy, models.name)
-    if policy.ranking is not None and policy.ranking.stock is not None:
-        features[STOCK_PARAMETER] = policy.ranking.stock.name
+    if policy.ranking is not None and policy.ranking.stock:
+        features[STOCK_PARAMETER] = policy.ranking.stock
     decision = decision_parameters(release.name, spec, release.spec_hash)
     return {
         models.features_step: features,

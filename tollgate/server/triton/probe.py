@@ -204,12 +204,12 @@ def _require_decisions(
     if "decision" in answer:
         words, lacking = answer["decision"], "the decision is empty"
     else:
-        # Fewer items than requested may be in stock, but not none.
+        # Any number of items may be in stock, even none.
         items = answer["items"]
         if items.ndim != 2 or not 1 <= items.shape[1] <= ITEMS:
             problem = f"items has shape {list(items.shape)} for lists of {ITEMS}"
             raise ServerError(product, f"probe of {count} rows: {problem}")
-        words, lacking = items[:, 0], "the list has no item"
+        words, lacking = answer["release"], "the release is empty"
     for row, (error, word) in enumerate(
         zip(map(_text, answer["error"]), map(_text, words), strict=True)
     ):
