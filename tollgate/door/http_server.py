@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
+import os
 import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,9 @@ from granian.log import LogLevels
 _HEADER_TIMEOUT_MS = 30_000
 _PING_MS = 10_000
 _HEADER_BYTES = 16 * 1024
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STREAMS = 128  # of one HTTP/2 connection
 _END_S = 15  # seconds in which requests in flight may end
+_PARENT_S = 0.5  # between two looks whether the parent lives
 
 
 class Listening(msgspec.Struct, frozen=True):
@@ -75,8 +77,10 @@ def serve(make_application: Callable[[], Any], listening: Listening) -> None:
         ssl_key=listening.tls_key,
     )
 
+    parent = os.getpid()
+
     def load(*_: object) -> Any:
-        _end_with_parent()
+        _end_with(parent)
         return make_application()
 
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN  # by nohup
@@ -90,6 +94,13 @@ def serve(make_application: Callable[[], Any], listening: Listening) -> None:
     server.serve(target_loader=load, wrap_loader=False)
 
 
-def _end_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the process that started this one dies."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+def _end_with(parent: int) -> None:
+    """End this process when its parent dies, at the latest by the kernel's alarm."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_PARENT_S)
+        signal.alarm(_END_S)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
