@@ -73,6 +73,8 @@ RANKED_TYPES = {
 LIST_OUTPUTS = ("items", "scores", "source")
 REQUEST_ID = "request_id"  # of its ensemble, in place of the transaction id
 STOCK_PARAMETER = "stock"  # of its first step: name of the list out of stock
+# ... of its first step: hash of the files that prepare candidates for the release
+RANKER_PARAMETER = "ranker"
 EXCLUDE = "exclude"  # optional input: ids of items that the answer must not have
 ITEM_SEPARATOR = "|"  # between these ids
 MAX_EXCLUDED = 100  # of these ids

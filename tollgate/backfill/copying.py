@@ -138,7 +138,7 @@ def delete_values(product: str, state: str, store: RedisStore) -> int:
         StoreError: The store did not reply, or refused; it is safe to repeat.
     """
     deleted = 0
-    for keys in _scanned(store, f"tollgate:{product}:{state}".encode()):
+    for keys in scanned_keys(store, f"tollgate:{product}:{state}".encode()):
         run_commands(store, [(b"DEL", *keys)])
         deleted += len(keys)
     return deleted
@@ -233,7 +233,7 @@ def copy_state(
     packer = Packer(new)
     for place, (source, entity) in enumerate(pairs):
         prefix = Packer(old).key(old.entities.index(source), b"")
-        for keys in _scanned(store, prefix):
+        for keys in scanned_keys(store, prefix):
             ids = [key[len(prefix) :] for key in keys]
             bodies = _bodies(store, keys, source, entity=entity, done=done)
             events = [_events(one, source, entity, since_us=since_us) for one in bodies]
@@ -302,7 +302,7 @@ def _source(old: FeatureSpec, new: FeatureSpec, *, entity: Entity) -> Entity:
     raise InputError("copy", problem)
 
 
-def _scanned(store: RedisStore, prefix: bytes) -> Iterator[list[bytes]]:
+def scanned_keys(store: RedisStore, prefix: bytes) -> Iterator[list[bytes]]:
     """Scan the keys of a prefix; a key that exists throughout the scan is included."""
     cursor = b"0"
     while True:

@@ -1,9 +1,15 @@
-"""The middle of a ranking: newest events to candidates and their features."""
+"""
+The middle of a ranking: newest events to candidates and their features.
+
+Candidates that were prepared for the user stand in for both, with their relevance, if
+the same files made them from the same events and they have not expired.
+"""
 
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from collections import Counter, deque
+from typing import Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -22,10 +28,29 @@ from tollgate.ranking.candidates import (
 )
 from tollgate.ranking.catalogue import Catalogue
 from tollgate.ranking.history import UserHistory
+from tollgate.ranking.prepared import (
+    PreparedCandidates,
+    decode_prepared,
+    history_hash,
+)
 from tollgate.schema import hash_words
 
 Array = npt.NDArray[Any]
 Bool = npt.NDArray[np.bool_]
+
+# What became of the prepared candidates of a row, in the order of the checks.
+Found = Literal[
+    "hit",
+    "unread",  # the store did not answer
+    "none",  # none were prepared
+    "damaged",
+    "other_release",  # other files made them
+    "expired",
+    "new_event",  # the user's events are not those that they were made from
+    "canary",  # the challenger answers the row
+]
+FOUND: tuple[Found, ...] = get_args(Found)
+_MOST_AGES = 100_000  # without a reader, such as in a replay, the oldest leave
 
 
 class CandidateBatch(msgspec.Struct, frozen=True, eq=False):
@@ -41,6 +66,21 @@ class CandidateBatch(msgspec.Struct, frozen=True, eq=False):
     ranking: Array
 
 
+class PreparedCounts:
+    """
+    Count the prepared candidates that were looked up since the start.
+
+    Attributes:
+        rows: Rows by what was found.
+        ages_s: Age at the time of the request, of each hit; whoever exports them
+            removes them.
+    """
+
+    def __init__(self) -> None:
+        self.rows: Counter[Found] = Counter()
+        self.ages_s: deque[float] = deque(maxlen=_MOST_AGES)
+
+
 class CandidateStage:
     """
     Fill candidates, their features and the ranking contexts of batches.
@@ -49,29 +89,45 @@ class CandidateStage:
         catalogue: Items of the release.
         session: Its retrieval.onnx, opened.
         history: H, events of a user at most.
+        ranker: Hash of the files that prepare candidates for this release; 0 uses none.
 
     Attributes:
         dtype: Of a ranking context.
+        prepared: Counts of the prepared candidates.
     """
 
     def __init__(
-        self, catalogue: Catalogue, session: OnnxSession, *, history: int
+        self,
+        catalogue: Catalogue,
+        session: OnnxSession,
+        *,
+        history: int,
+        ranker: int = 0,
     ) -> None:
         self.catalogue = catalogue
+        self.prepared = PreparedCounts()
+        self._ranker = ranker
         self._session = session
         self._width = len(feature_names(catalogue))
         self.dtype = ranking_dtype(candidates=CANDIDATES, history=history)
 
     def fill(
-        self, batch: Batch, history: UserHistory, *, available: Bool
+        self,
+        batch: Batch,
+        history: UserHistory,
+        *,
+        available: Bool,
+        challenged: Bool | None = None,
     ) -> CandidateBatch:
         """
         Find the candidates of a batch.
 
         Args:
             batch: Its rows; bad ones get nothing.
-            history: Newest events of the rows' users.
+            history: Newest events of the rows' users, and their prepared candidates.
             available: Items in stock, by index of the catalogue; [I].
+            challenged: Rows that the challenger answers, which has other relevance;
+                bool [N], None without a challenger.
         """
         rows = len(batch.time_us)
         ranking = np.zeros(rows, self.dtype)
@@ -90,7 +146,20 @@ class CandidateStage:
         ranking["event_times_us"][:, :width] = history.time_us
         excluded = self._excluded(batch, ranking)
         features = np.zeros((rows, CANDIDATES, self._width), np.float32)
-        good = [row for row in range(rows) if row not in batch.errors]
+        good = []
+        for row in range(rows):
+            if row in batch.errors:
+                continue
+            canary = challenged is not None and bool(challenged[row])
+            made = self._prepared(batch, history, row, canary=canary)
+            if made is None:
+                good.append(row)
+                continue
+            count = len(made.items)
+            ranking["items"][row, :count] = made.items
+            ranking["sources"][row, :count] = made.sources
+            ranking["relevance"][row, :count] = made.relevance
+            ranking["prepared_us"][row] = made.made_us
         if good:
             part = Events(
                 items=events.items[good],
@@ -108,6 +177,39 @@ class CandidateStage:
             ranking["items"][good] = retrieved.items
             ranking["sources"][good] = retrieved.sources
         return CandidateBatch(features, ranking)
+
+    def _prepared(
+        self, batch: Batch, history: UserHistory, row: int, *, canary: bool
+    ) -> PreparedCandidates | None:
+        """Return the prepared candidates of a row if they hold, and count them."""
+        time_us = int(batch.time_us[row])
+        found, made = self._look_at(history, row, time_us=time_us)
+        if found == "hit" and canary:
+            found = "canary"
+        self.prepared.rows[found] += 1
+        if found != "hit" or made is None:
+            return None
+        self.prepared.ages_s.append(max(time_us - made.made_us, 0) / 1e6)
+        return made
+
+    def _look_at(
+        self, history: UserHistory, row: int, *, time_us: int
+    ) -> tuple[Found, PreparedCandidates | None]:
+        raw = history.prepared[row]
+        if raw is None or not history.known[row]:
+            return "unread", None
+        if not raw:
+            return "none", None
+        made = decode_prepared(raw, items=self.catalogue.size)
+        if made is None:
+            return "damaged", None
+        if made.ranker != self._ranker:
+            return "other_release", None
+        if abs(time_us - made.made_us) >= made.life_us:
+            return "expired", None
+        if made.history != history_hash(history, row):
+            return "new_event", None
+        return "hit", made
 
     def _excluded(self, batch: Batch, ranking: Array) -> list[Array]:
         """Look up the excluded items of each row, and note them in its context."""

@@ -219,6 +219,10 @@ class FeatureStage:
             for group, one in zip(found, scored, strict=True):
                 if one.history is not None:
                     history.fill(group.rows, one.history)
+                    for row, entry in zip(
+                        group.rows.tolist(), one.lookups.prepared, strict=True
+                    ):
+                        history.prepared[row] = entry
         if found:
             counts = (chain or self._chain).counts.earlier
             counts.update(match_stored_decisions(batch, found, scored, context=context))

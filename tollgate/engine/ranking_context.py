@@ -2,7 +2,8 @@
 Pack what the ranking step must know of a request besides features and context.
 
 One row of the `ranking_context` tensor has the user's newest events, the candidates and
-the exclusions of the request, all by index of the release's catalogue.
+the exclusions of the request, all by index of the release's catalogue, and the
+relevance of candidates that were prepared.
 """
 
 from __future__ import annotations
@@ -33,6 +34,10 @@ def ranking_dtype(*, candidates: int, history: int) -> np.dtype[np.void]:
             ("history_known", "u1"),  # 0: the store did not answer, nothing was held
             ("items", "<i4", (candidates,)),
             ("sources", "u1", (candidates,)),  # index in tollgate.schema.SOURCES
+            # Time at which candidates and relevance were prepared, µs; 0: they were
+            # not, and the relevance is the model's
+            ("prepared_us", "<i8"),
+            ("relevance", "<f4", (candidates,)),
             ("event_items", "<i4", (history,)),
             ("event_actions", "i1", (history,)),
             ("event_times_us", "<i8", (history,)),

@@ -28,12 +28,15 @@ from tollgate.ranking.rank import (
     rank_row,
 )
 from tollgate.ranking.ranking_record import RankingRecord, encode_ranking
-from tollgate.schema import SOURCES, TRANSACTION_ID
+from tollgate.schema import PREPARED_PREFIX, SOURCES, TRANSACTION_ID
 
 Array = npt.NDArray[Any]
 Bool = npt.NDArray[np.bool_]
 
 _WORDS = np.array([one.encode() for one in SOURCES], np.object_)
+_PREPARED_WORDS = np.array(
+    [(PREPARED_PREFIX + one).encode() for one in SOURCES], np.object_
+)
 _FALLBACK = np.uint8(SOURCES.index("fallback"))
 _OTHERS = ("degraded", "error", "release")
 
@@ -156,7 +159,8 @@ class RankingStage(DecisionStage):
                 f"candidates of catalogue {found:016x}, the release has {ours:016x}"
             )
             raise RepositoryError(CATALOGUE_FILE, problem)
-        relevance = batch.probabilities[row]
+        prepared = ranking["prepared_us"]
+        relevance = ranking["relevance"] if prepared else batch.probabilities[row]
         age_us = int(context["event_time_us"]) - np.asarray(ranking["event_times_us"])
         length = int(context["transaction_id_length"])
         excluded = np.asarray(ranking["excluded"])
@@ -167,7 +171,7 @@ class RankingStage(DecisionStage):
             in_force=in_force,
             candidates=np.asarray(ranking["items"]),
             sources=np.asarray(ranking["sources"]),
-            relevance=relevance,
+            relevance=np.asarray(relevance),
             history_items=np.asarray(ranking["event_items"]),
             history_actions=np.asarray(ranking["event_actions"]),
             history_age_s=np.maximum(age_us, 0) / 1e6,
@@ -206,8 +210,21 @@ class RankingStage(DecisionStage):
         return [
             b""
             if given is None or ranked is None
-            else encode_ranking(RankingRecord(self._catalogue.hash, given, ranked))
-            for given, ranked in zip(decided.given, decided.lists, strict=True)
+            else encode_ranking(
+                RankingRecord(
+                    self._catalogue.hash,
+                    given,
+                    ranked,
+                    prepared_age_us=time_us - made_us if made_us else None,
+                )
+            )
+            for given, ranked, time_us, made_us in zip(
+                decided.given,
+                decided.lists,
+                batch.context["event_time_us"].tolist(),
+                batch.ranking["prepared_us"].tolist(),
+                strict=True,
+            )
         ]
 
     def columns(
@@ -227,13 +244,15 @@ class RankingStage(DecisionStage):
         places = np.full((rows, most), NO_ITEM, np.int32)
         scores = np.full((rows, most), np.nan, np.float32)
         source = np.full((rows, most), b"", np.object_)
+        prepared = batch.ranking["prepared_us"].tolist()
         for row, one in enumerate(decided.lists):
             if one is None:
                 continue
+            words = _PREPARED_WORDS if prepared[row] else _WORDS
             size = len(one.items)
             places[row, :size] = one.items
             scores[row, :size] = one.scores
-            source[row, :size] = _WORDS[one.sources]
+            source[row, :size] = words[one.sources]
             source[row, :size][one.items == NO_ITEM] = b""
         lists = {"items": self._names[places], "scores": scores, "source": source}
         return lists | {name: columns[name] for name in _OTHERS}

@@ -28,12 +28,16 @@ class UserHistory(msgspec.Struct, frozen=True, eq=False):
         count: Number of events of each row; int64 [N], at most H.
         known: False where the store did not answer and no earlier value was held: the
             user may have events; bool [N].
+        prepared: Entry with candidates that were prepared for the user
+            (tollgate/ranking/prepared.py): empty without one, None where it was not
+            read; object [N].
     """
 
     time_us: I64
     columns: Mapping[str, I64]
     count: I64
     known: Bool
+    prepared: npt.NDArray[np.object_]
 
     def __len__(self) -> int:
         return len(self.count)
@@ -45,6 +49,7 @@ class UserHistory(msgspec.Struct, frozen=True, eq=False):
             columns={name: column[rows] for name, column in self.columns.items()},
             count=self.count[rows],
             known=self.known[rows],
+            prepared=self.prepared[rows],
         )
 
     def fill(self, rows: I64 | Bool | slice, other: UserHistory) -> None:
@@ -54,6 +59,7 @@ class UserHistory(msgspec.Struct, frozen=True, eq=False):
             column[rows] = other.columns[name]
         self.count[rows] = other.count
         self.known[rows] = other.known
+        self.prepared[rows] = other.prepared
 
 
 def no_history(form: EntityHistory, rows: int) -> UserHistory:
@@ -63,6 +69,7 @@ def no_history(form: EntityHistory, rows: int) -> UserHistory:
         columns={name: np.full((rows, form.most), MISSING) for name in form.of},
         count=np.zeros(rows, np.int64),
         known=np.zeros(rows, np.bool_),
+        prepared=np.full(rows, None, np.object_),
     )
 
 

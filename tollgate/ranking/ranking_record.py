@@ -28,19 +28,6 @@ _INDEX_KINDS: dict[int, np.dtype[Any]] = {
 _MOST_INDEX = 2**31 - 1
 
 
-class PreparedList(msgspec.Struct, frozen=True, array_like=True):
-    """
-    Origin of a list that was prepared ahead.
-
-    Attributes:
-        release: Release that ranked it.
-        ranked_us: Time at which it was ranked, µs since the epoch.
-    """
-
-    release: str
-    ranked_us: int
-
-
 class RankingRecord(msgspec.Struct, frozen=True, eq=False):
     """
     What decided one list, and the list.
@@ -51,14 +38,14 @@ class RankingRecord(msgspec.Struct, frozen=True, eq=False):
             True for every other item of the catalogue; bool [I], where I is one more
             than the greatest index of the record.
         ranked: The list.
-        prepared: Origin of the list if it was prepared ahead; then the input has no
-            candidates.
+        prepared_age_us: Time from the preparation of the candidates and their
+            relevance to the request, µs; None if they were not prepared.
     """
 
     catalogue_hash: int
     given: RankingInput
     ranked: RankedList
-    prepared: PreparedList | None = None
+    prepared_age_us: int | None = None
 
 
 class _Packed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -86,7 +73,7 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     explored: bytes
     by_relevance: bool
     caps_relaxed: bool
-    prepared: PreparedList | None
+    prepared_age_us: int | None
 
 
 _DECODER = msgspec.msgpack.Decoder(_Packed)
@@ -120,7 +107,7 @@ def encode_ranking(record: RankingRecord) -> bytes:
             explored=np.packbits(ranked.explored).tobytes(),
             by_relevance=ranked.by_relevance,
             caps_relaxed=ranked.caps_relaxed,
-            prepared=record.prepared,
+            prepared_age_us=record.prepared_age_us,
         )
     )
 
@@ -198,7 +185,7 @@ def _record_of(packed: _Packed) -> RankingRecord:
         catalogue_hash=packed.catalogue_hash,
         given=given,
         ranked=ranked,
-        prepared=packed.prepared,
+        prepared_age_us=packed.prepared_age_us,
     )
 
 

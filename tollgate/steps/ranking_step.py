@@ -95,7 +95,6 @@ class RankingStep(DecisionStep):
         began_us: int,
     ) -> RankingBatch:
         """Assemble the rows of a dynamic batch."""
-        packed = np.ascontiguousarray(tensors[RANKING_CONTEXT])
         return RankingBatch(
             context=context,
             features=tensors[FEATURES],
@@ -103,12 +102,17 @@ class RankingStep(DecisionStep):
             chosen=chosen,
             bounds=bounds,
             began_us=began_us,
-            ranking=packed.view(self._ranking_dtype)[:, 0],
+            ranking=self._ranking_of(tensors),
         )
 
+    def _ranking_of(self, tensors: Mapping[str, Array]) -> Array:
+        packed = np.ascontiguousarray(tensors[RANKING_CONTEXT])
+        return packed.view(self._ranking_dtype)[:, 0]
+
     def needs_model(self, context: Array, tensors: Mapping[str, Array]) -> bool:
-        """Return whether a row of a batch needs its relevance."""
-        return not (context["bad"] > 0).all()
+        """Return whether a row of a batch needs its relevance from the model."""
+        ranking = self._ranking_of(tensors)
+        return not ((context["bad"] > 0) | (ranking["prepared_us"] > 0)).all()
 
     def _responses(
         self, outputs: Mapping[str, Array], batch: DecisionBatch

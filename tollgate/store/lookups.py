@@ -3,7 +3,7 @@ Look up what a batch needs besides its windows, in the flush that reads them.
 
 * feeds: the watermarks of the product's feeds, once a second;
 * tables: numbers by entity id, from memory or from the store;
-* lists and stored decisions, for each row.
+* lists, stored decisions and prepared candidates, for each row.
 
 All commands travel in the flush that the windows need anyway, so a look-up costs no
 extra round trip.
@@ -16,12 +16,13 @@ import struct
 import time
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from tollgate.errors import InputError
 from tollgate.features.feature_tables import (
@@ -31,6 +32,7 @@ from tollgate.features.feature_tables import (
     unpack_slots,
 )
 from tollgate.features.spec.feature_spec import FeatureSpec, Table
+from tollgate.ranking.prepared import prepared_key
 from tollgate.schema import LISTS_PARAMETER, MAX_BATCH_ROWS, TRANSACTION_ID, Degraded
 from tollgate.store.fallback.last_known import LastKnown
 from tollgate.store.id_lists import LookupList
@@ -474,7 +476,9 @@ def _no_numbers(rows: int) -> TableLookup:
     )
 
 
-# Lists and stored decisions: one command reads all ids of a batch, one reads each list.
+# Lists, stored decisions and prepared candidates: one command reads the stored
+# decisions of all ids of a batch, one reads each list, and one reads the candidates of
+# all users where the product ranks.
 
 MOST_LISTS = 32  # bits of `list_hits`
 _UNREAD = np.uint32(Degraded.LOOKUPS_UNREAD)
@@ -490,11 +494,14 @@ class LookupResult(msgspec.Struct, frozen=True, eq=False):
         earlier: Per row its stored decision, as packed; empty without one.
         list_hits: Bit i: the i-th list contains an id of the row; uint32 [N].
         degraded: LOOKUPS_UNREAD where any of it could not be read; uint32 [N].
+        prepared: Of a product that ranks: per row the entry with its user's prepared
+            candidates, empty without one, None where it could not be read.
     """
 
     earlier: list[bytes]
     list_hits: npt.NDArray[np.uint32]
     degraded: npt.NDArray[np.uint32]
+    prepared: Sequence[bytes | None] = ()
 
 
 NO_LOOKUPS = LookupResult([], np.zeros(0, np.uint32), np.zeros(0, np.uint32))  # no rows
@@ -523,6 +530,8 @@ class Lookups:
                 raise InputError(LISTS_PARAMETER, problem, where=one.name)
         self._prefix = stored_decision_key(spec.product, b"")
         self._lists = [(one.key, columns.index(one.of)) for one in lists]
+        self._product = spec.product
+        self._user = None if spec.history is None else spec.history.entity + 1
 
     def commands(self, batches: Sequence[Purchases]) -> list[Command]:
         """Return the look-up commands for batches of purchases, all for one flush."""
@@ -531,7 +540,14 @@ class Lookups:
         return [
             (b"MGET", *keys),
             *((b"SMISMEMBER", key, *_column(batches, at)) for key, at in self._lists),
+            *self._prepared_commands(batches),
         ]
+
+    def _prepared_commands(self, batches: Sequence[Purchases]) -> list[Command]:
+        if self._user is None:
+            return []
+        users = _column(batches, self._user)
+        return [(b"MGET", *(prepared_key(self._product, one) for one in users))]
 
     def read(
         self, batches: Sequence[Purchases], replies: Sequence[Any]
@@ -544,6 +560,22 @@ class Lookups:
             replies: To these commands, exceptions among them; empty when there was no
                 call, or it failed.
         """
+        if self._user is None:
+            return self._read_common(batches, replies)
+        results = self._read_common(batches, replies[:-1])
+        found = _entries(replies[-1] if replies else None)
+        return [
+            structs.replace(
+                one,
+                prepared=[next(found, None) for _ in range(len(one.degraded))],
+            )
+            for one in results
+        ]
+
+    def _read_common(
+        self, batches: Sequence[Purchases], replies: Sequence[Any]
+    ) -> list[LookupResult]:
+        """Read lists and stored decisions."""
         counts = [len(batch.transaction_id) for batch in batches]
         rows = sum(counts)
         values = [b""] * rows
@@ -571,6 +603,12 @@ class Lookups:
             results.append(LookupResult(values[part], hits[part], degraded[part]))
             start = part.stop
         return results
+
+
+def _entries(reply: Any) -> Iterator[bytes | None]:
+    """Return what was read of each row: empty for no entry, None for no reply."""
+    for one in reply if isinstance(reply, list) else ():
+        yield b"" if one is None else one if isinstance(one, bytes) else None
 
 
 def _column(batches: Sequence[Purchases], at: int) -> list[bytes]:

@@ -12,7 +12,7 @@ import redis
 from typer.testing import CliRunner
 
 from tests.support.audit.ranked_records import ITEMS, write_ranked_shop
-from tests.tollgate.server.test_ranking_served import ask, write_events
+from tests.tollgate.server.test_ranking_served import NOW_US, ask, write_events
 from tollgate.audit.chain.chain import Chain
 from tollgate.audit.chain.verification import verify
 from tollgate.audit.releases.archive import ReleaseArchive
@@ -21,9 +21,11 @@ from tollgate.audit.worker.audit_worker import JournalWorker
 from tollgate.audit.worker.chunk_source import ChunkSource
 from tollgate.audit.worker.pseudonyms import Subjects
 from tollgate.audit.worker.sealing import Sealer
+from tollgate.backfill.prepared_lists import open_ranking_release, prepare_lists
 from tollgate.cli.app import app
 from tollgate.repository.slo import Form
 from tollgate.server.serving.embedded import serve
+from tollgate.store.redis.cluster_store import open_store
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +35,11 @@ PATIENCE_S = 120.0
 
 @pytest.mark.parametrize("form", ["ensemble", "fused"])
 def test_served_lists_are_ranked_again_to_the_bit(tmp_path: Path, form: Form) -> None:
-    """Users with and without events, exclusions, stock, several rows per request."""
+    """
+    Users with and without events, exclusions, stock, several rows per request.
+
+    The lists of half of the users were prepared a while before.
+    """
     repository, state = tmp_path / "models", tmp_path / "state"
     release = write_ranked_shop(repository)
     config = repository / "shop_candidates/config.pbtxt"
@@ -63,10 +69,19 @@ def test_served_lists_are_ranked_again_to_the_bit(tmp_path: Path, form: Form) ->
         with redis.Redis.from_url(server.store_url) as store:
             sold = [f"i{one}" for one in chance.integers(0, ITEMS, 9)]
             store.sadd("tollgate:shop:list:out_of_stock", *sold)
-        sent = 0
+            lists = open_store(server.store_url, deadline_s=10.0)
+            prepare_lists(
+                open_ranking_release(repository, "shop"),
+                lists,
+                [b"user-%d" % user for user in range(0, 20, 2)],
+                life_us=3_600 * 10**6,
+                wall_us=lambda: NOW_US - 5_000_001,  # after every event
+            )
+            lists.close()
+        sent = prepared = 0
         while sent < ROWS:
             size = int(chance.choice([1, 3, 8]))
-            ask(
+            answer = ask(
                 server,
                 [f"user-{one}" for one in chance.integers(0, 25, size)],
                 ids=[f"r-{sent + at}" for at in range(size)],
@@ -78,6 +93,9 @@ def test_served_lists_are_ranked_again_to_the_bit(tmp_path: Path, form: Form) ->
                 count=int(chance.integers(1, 11)),
             )
             sent += size
+            prepared += sum(
+                one.startswith(b"prepared:") for one in answer["source"][:, 0]
+            )
         worker = JournalWorker(
             ChunkSource(server.store_url, product="shop"), sealer, chain=chain
         )
@@ -90,6 +108,7 @@ def test_served_lists_are_ranked_again_to_the_bit(tmp_path: Path, form: Form) ->
     (part,) = found.parts
     assert [one.what for one in found.differences] == []
     assert (part.rows, part.same, part.problem) == (sent, sent, "")
+    assert ROWS // 5 < prepared < ROWS // 2
     shown = CliRunner().invoke(
         app,
         [

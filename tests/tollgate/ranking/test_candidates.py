@@ -49,6 +49,7 @@ def test_histories_become_items_of_the_catalogue() -> None:
         },
         count=np.array([2]),
         known=np.array([True]),
+        prepared=np.array([None], np.object_),
     )
     found = events_of(CATALOGUE, history, np.array([100_000_000]))
     assert found.items.tolist() == [[4, -1, -1]]

@@ -241,8 +241,6 @@ class ReleaseReplay(msgspec.Struct):
         foreign: Number of records with a vector of another feature spec, or a list of
             another catalogue, than the release's.
         without_list: Number of records without the details of their list.
-        prepared: Number of records whose list was prepared ahead: it was not ranked
-            again.
         differing: Number of records with a different result.
         aspects: Number of differing records by aspect; a record may have several.
     """
@@ -256,7 +254,6 @@ class ReleaseReplay(msgspec.Struct):
     withheld: int = 0
     foreign: int = 0
     without_list: int = 0
-    prepared: int = 0
     differing: int = 0
     aspects: dict[str, int] = {}
 
@@ -473,7 +470,6 @@ def _with_lists(
         if one is None:
             part.without_list += 1
         elif isinstance(one, str) or one.catalogue_hash == lists.catalogue.hash:
-            part.prepared += not isinstance(one, str) and one.prepared is not None
             chosen.append(row)
             found.append(one)
         else:

@@ -89,10 +89,13 @@ class ListReplay:
     def relevance(self, record: RankingRecord) -> F32:
         """Compute the relevance of a record's candidates, alone; float32 [C]."""
         given = record.given
+        age_s = given.history_age_s
+        if record.prepared_age_us is not None:  # the model saw the ages of that time
+            age_s = (np.rint(age_s * 1e6) - record.prepared_age_us) / 1e6
         events = Events(
             items=given.history_items[None],
             actions=given.history_actions[None],
-            age_s=given.history_age_s[None],
+            age_s=age_s[None],
         )
         retrieved = score_candidates(
             self.catalogue,
@@ -112,9 +115,6 @@ class ListReplay:
         """
         Rank the list of a record again.
 
-        A list that was prepared ahead is not ranked again: its record has no
-        candidates.
-
         Args:
             record: Of this catalogue.
             in_force: Bit i: the conditions of the policy's i-th ranking rule hold.
@@ -124,8 +124,6 @@ class ListReplay:
         Raises:
             JournalError: The record has an item that the catalogue does not have.
         """
-        if record.prepared is not None:
-            return ReplayedList(best_score(record.ranked), {})
         given = replay_input(record, items=self.catalogue.size)
         differences: dict[str, str] = {}
         was = given.relevance
@@ -135,7 +133,7 @@ class ListReplay:
             if now.shape != was.shape:
                 problem = f"{now.shape[0]} candidates, the record has {was.shape[0]}"
                 raise JournalError("the model", f"scores {problem}")
-            apart = _apart(was, now, tolerance)
+            apart = _apart(was, now, tolerance) & (given.candidates != NONE)
             if apart.any():
                 differences["relevance"] = self._relevance_text(
                     record, now=now, apart=apart

@@ -135,8 +135,9 @@ def describe_list(
         if item != NONE
     ]
     more = list(notes)
-    if record.prepared is not None:
-        more.append(f"The list was prepared ahead by {record.prepared.release}.")
+    if record.prepared_age_us is not None:
+        age = _age(record.prepared_age_us / 1e6)
+        more.append(f"Candidates and relevance were prepared {age} before.")
     if not ranked.by_relevance:
         more.append("The model gave no usable relevance: the order is the retrieval's.")
     if ranked.caps_relaxed:

@@ -375,8 +375,6 @@ def _replay_lines(part: ReleaseReplay) -> list[str]:
         counts.append(f"{part.foreign:,} of other features or another catalogue")
     if part.without_list:
         counts.append(f"{part.without_list:,} without the details of their list")
-    if part.prepared:
-        counts.append(f"{part.prepared:,} with a list prepared ahead, not ranked again")
     promise = f" ({part.promise})" if part.promise else ""
     return [f"{name}: {', '.join(counts)}{promise}"]
 

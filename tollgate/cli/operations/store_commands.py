@@ -262,6 +262,26 @@ def materialize(
         ),
     ] = None,
     table: table_files.TableFiles = None,
+    lists: Annotated[
+        bool,
+        typer.Option(
+            "--lists", help="Prepare lists of a product that ranks, for active users."
+        ),
+    ] = False,
+    users: Annotated[
+        int | None,
+        typer.Option(min=1, help="Prepare lists for so many users, most active first."),
+    ] = None,
+    users_from: Annotated[
+        Path | None,
+        typer.Option(help="Prepare lists for the users of a file, one id per line."),
+    ] = None,
+    minutes: Annotated[
+        float,
+        typer.Option(
+            min=1, max=10_080, help="Mean time for which a prepared list holds."
+        ),
+    ] = 60,
     product: Product = None,
     repository: Repository = None,
     state: State = None,
@@ -272,8 +292,8 @@ def materialize(
     """
     Load histories and tables into the online store; resume after a kill.
 
-    The store may serve meanwhile: the command pauses between writes to leave capacity
-    for decisions.
+    With --lists, prepare lists from the events in the store instead. The store may
+    serve meanwhile: the command pauses between writes to leave capacity for decisions.
     """
     from tollgate.backfill.copying import check_copy, copy_state, reach_warnings
     from tollgate.features.spec.feature_spec import load_spec
@@ -282,6 +302,14 @@ def materialize(
     chosen = console.settings(
         product=product, repository=repository, state=state, store_url=store_url
     )
+    if lists:
+        if history or spec or copy_from or table:
+            problem = "reads the store: it takes no history, --spec, --copy-from or "
+            raise InputError("--lists", problem + "--table")
+        _prepare(chosen, users, users_from, minutes=minutes, rate=rate, as_json=as_json)
+        return
+    if users is not None or users_from is not None:
+        raise InputError("--users", "is for --lists")
     filled = load_spec(spec) if spec else _released(chosen)
     require_entities(filled)
     source = load_spec(copy_from) if copy_from else None
@@ -307,6 +335,50 @@ def materialize(
         print_line(_copy_text(copied))
     if as_json:
         console.print_json({"tables": loaded, "histories": done, "copied": copied})
+
+
+def _prepare(
+    chosen: Settings,
+    users: int | None,
+    users_from: Path | None,
+    *,
+    minutes: float,
+    rate: float | None,
+    as_json: bool,
+) -> None:
+    """Prepare the lists of the most active users, or of those of a file."""
+    from tollgate.backfill import prepared_lists
+    from tollgate.store.redis.cluster_store import open_store
+
+    if (users is None) == (users_from is None):
+        raise InputError("--lists", "needs either --users N or --users-from FILE")
+    named = None if users_from is None else prepared_lists.read_users(users_from)
+    with open_for_reading(chosen) as models:
+        release = prepared_lists.open_ranking_release(models, chosen.product)
+    store = open_store(running_server.store_url(chosen), deadline_s=_deadline_s())
+    started_s = time.monotonic()
+    if named is None:
+        with console.progress("finding the most active users"):
+            named = prepared_lists.most_active_users(
+                release.spec, store, users or 0, now_us=time.time_ns() // 1000
+            )
+    with console.progress("preparing lists") as advance:
+        done = prepared_lists.prepare_lists(
+            release,
+            store,
+            named,
+            life_us=round(minutes * 60e6),
+            rate_per_s=rate,
+            progress=advance,
+        )
+    taken_s = time.monotonic() - started_s
+    if as_json:
+        console.print_json({"lists": done})
+        return
+    text = f"{done.prepared:,} of {done.users:,} users have prepared lists"
+    if done.without_events:
+        text += f", {done.without_events:,} have no events"
+    console.result(f"{text}: {done.bytes:,} bytes, in {taken_s:.1f} s")
 
 
 def migrate_start(

@@ -8,6 +8,7 @@ has one set per release (tollgate/repository/releases/serving_plan.py).
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -36,6 +37,7 @@ from tollgate.schema import (
     FEATURE_NAMES_PARAMETER,
     FIELDS_PARAMETER,
     LISTS_PARAMETER,
+    RANKER_PARAMETER,
     RELEASE_PARAMETER,
     SPEC_HASH_PARAMETER,
     STOCK_PARAMETER,
@@ -110,13 +112,33 @@ def store_parameters(policy: Policy, models: Product) -> Parameters:
     }
 
 
+def ranker_hash(release: Release, models: Product) -> int:
+    """
+    Hash the files that find and score candidates: of the first step and the model.
+
+    Releases with the same such files share prepared candidates.
+
+    Returns:
+        An unsigned number of 64 bits.
+    """
+    digest = hashlib.blake2b(digest_size=8)
+    for step in (models.features_step, models.model_step):
+        files = release.hashes_of({step: release.versions[step]})
+        for path, one in sorted(files.items()):
+            name = path.split("/", 2)[2]
+            digest.update(f"{step} {name} {one};".encode())
+    return int.from_bytes(digest.digest(), "big")
+
+
 def step_parameters(
     policy: Policy, models: Product, *, release: Release, spec: FeatureSpec
 ) -> dict[str, Parameters]:
     """Return the parameters that a release passes to its steps, by step."""
     features = features_parameters(policy, models.name)
-    if policy.ranking is not None and policy.ranking.stock:
-        features[STOCK_PARAMETER] = policy.ranking.stock
+    if policy.ranking is not None:
+        features[RANKER_PARAMETER] = f"{ranker_hash(release, models):016x}"
+        if policy.ranking.stock:
+            features[STOCK_PARAMETER] = policy.ranking.stock
     decision = decision_parameters(release.name, spec, release.spec_hash)
     return {
         models.features_step: features,

@@ -166,6 +166,8 @@ def _parts(models: Product, release: Release) -> dict[str, Part]:
     parameters = step_parameters(policy, models, release=release, spec=spec)
     if canary:
         parameters[step] |= canary_parameters(canary)
+        if models.ranks:  # nothing is prepared with the challenger's model
+            parameters[models.features_step] |= canary_parameters(canary)
     return {
         name: _part(
             models,

@@ -22,7 +22,6 @@ from tollgate.audit.worker.pseudonyms import Subjects
 from tollgate.audit.worker.sealing import Sealer
 from tollgate.journal.decision_record import Records
 from tollgate.ranking.ranking_record import (
-    PreparedList,
     RankingRecord,
     decode_ranking,
     encode_ranking,
@@ -159,20 +158,18 @@ def test_relevance_within_the_tolerance_ranks_as_recorded(
 def test_lists_that_cannot_be_ranked_again_are_counted(
     tmp_path: Path, shop: Path, release: OpenedRelease
 ) -> None:
-    """No details, a list prepared ahead, another catalogue, damaged details."""
+    """No details, another catalogue, damaged details."""
     records = ranked(20, by=release)
     details = list(records.details)
     read = decode_ranking(details[2])
-    ahead = PreparedList(release=release.name, ranked_us=1)
     details[1] = b""
-    details[2] = encode_ranking(msgspec.structs.replace(read, prepared=ahead))
     other = msgspec.structs.replace(read, catalogue_hash=catalogue_of(59).hash)
     details[4] = encode_ranking(other)
     details[6] = b"damaged"
     records = msgspec.structs.replace(records, details=details)
     found = again(sealed(records, tmp_path, shop), shop)
     (part,) = found.parts
-    assert (part.without_list, part.prepared, part.foreign) == (1, 1, 1)
+    assert (part.without_list, part.foreign) == (1, 1)
     assert (part.rows, part.same, part.differing) == (20, 17, 1)
     assert part.aspects["details"] == 1
     assert found.differences[0].what[0].startswith("details: a ranking: cannot be")
