@@ -20,12 +20,20 @@ from tollgate.features.fields import Fields, lacks_fields
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.features.windows.entity_entries import MISSING
 from tollgate.ranking.history import UserHistory
-from tollgate.schema import STORE_LOST, Degraded
+from tollgate.schema import (
+    EXCLUDE,
+    ITEM_SEPARATOR,
+    MAX_EXCLUDED,
+    MAX_LIST_SIZE,
+    STORE_LOST,
+    Degraded,
+)
 from tollgate.store.fallback.fallback_chain import Scored
 from tollgate.store.store_events import Purchases
 from tollgate.validation import check_fields
 
 _FIELD_MISSING = np.uint32(Degraded.FIELD_MISSING)
+_SEPARATOR = ITEM_SEPARATOR.encode()
 
 Array = npt.NDArray[Any]
 I64 = npt.NDArray[np.int64]
@@ -108,6 +116,39 @@ def declared_fields(
     for row, text in wrong.items():
         errors.setdefault(row, text)
     return fields, lacks_fields(spec, fields, rows) * _FIELD_MISSING
+
+
+def excluded_ids(
+    texts: Sequence[bytes], *, errors: dict[int, str]
+) -> Sequence[Sequence[bytes]]:
+    """
+    Split the texts of the input `exclude`.
+
+    Args:
+        texts: Per row, ids joined by ITEM_SEPARATOR; empty for none.
+        errors: Row -> its error; changed where a row has too many.
+
+    Returns:
+        `excluded` of a `Batch`.
+    """
+    if not any(texts):
+        return ()
+    found: list[Sequence[bytes]] = []
+    for row, text in enumerate(texts):
+        ids = text.split(_SEPARATOR) if text else []
+        if len(ids) > MAX_EXCLUDED:
+            problem = f"{EXCLUDE}: {len(ids)} ids: at most {MAX_EXCLUDED} are allowed"
+            errors.setdefault(row, problem)
+            ids = []
+        found.append(ids)
+    return found
+
+
+def count_rule(count: object) -> str:
+    """Return the rule that a number of items breaks; empty if it is allowed."""
+    if isinstance(count, int) and count is not True and 0 < count <= MAX_LIST_SIZE:
+        return ""
+    return f"is no whole number, 1 to {MAX_LIST_SIZE}"
 
 
 def one_request(batch: Batch, position: int) -> Batch:

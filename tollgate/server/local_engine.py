@@ -1,17 +1,19 @@
-"""Decide rows of a released product in this process, without a server."""
+"""Decide rows of a released product, or rank items, in this process."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace
 
+from tollgate.engine.candidate_stage import CandidateStage
 from tollgate.engine.decision_stage import (
     DecisionBatch,
     DecisionStage,
@@ -20,27 +22,49 @@ from tollgate.engine.decision_stage import (
 from tollgate.engine.feature_stage import FeatureStage
 from tollgate.engine.hysteresis_stage import HysteresisStage
 from tollgate.engine.onnx_session import OnnxSession
-from tollgate.engine.row_batches import Batch, DryShare, declared_fields
+from tollgate.engine.ranking_stage import RankingBatch, RankingStage
+from tollgate.engine.row_batches import (
+    Batch,
+    DryShare,
+    count_rule,
+    declared_fields,
+    excluded_ids,
+)
 from tollgate.engine.scoring_model import ScoringModel
-from tollgate.errors import InputError
+from tollgate.errors import InputError, RepositoryError
 from tollgate.features.assemble import exact_features
-from tollgate.features.spec.spec_definition import FeatureSpec
+from tollgate.features.spec.feature_spec import SPEC_FILE
+from tollgate.features.spec.spec_definition import FeatureSpec, Field
 from tollgate.journal.journal_rows import Heading
 from tollgate.policy import Policy
+from tollgate.ranking.catalogue import RETRIEVAL_FILE, Catalogue
 from tollgate.repository.models.model_files import MODEL_FILE
 from tollgate.repository.product_models import read_product
 from tollgate.repository.releases.release_file import read_release, verify_active
 from tollgate.repository.releases.rendering import lookup_lists
 from tollgate.repository.releases.served_versions import load_policy_of, released_spec
-from tollgate.schema import AMOUNT, EVENT_TIME, MAX_BATCH_ROWS
+from tollgate.schema import (
+    AMOUNT,
+    EVENT_TIME,
+    EXCLUDE,
+    LIST_OUTPUTS,
+    LIST_SIZE,
+    MAX_BATCH_ROWS,
+    REQUEST_ID,
+    TRANSACTION_ID,
+    hash_words,
+)
 from tollgate.server.local_journal import open_local_journal
 from tollgate.server.local_store import MEMORY, LocalStore
 from tollgate.steps.step_journal import StepJournal
+from tollgate.store.event_writer import EventWriter
 from tollgate.store.id_lists import LookupList
 from tollgate.store.redis.cluster_store import open_store
+from tollgate.store.stock_view import StockView, open_stock
+from tollgate.store.store_events import Purchases
 from tollgate.store.store_opening import StoreSettings, chain_over
 from tollgate.suggestions import suggest
-from tollgate.validation import check_rows
+from tollgate.validation import Checked, check_fields, check_rows
 
 STORE_DEADLINE_S = 1.0  # no payment waits for it
 
@@ -48,9 +72,24 @@ Array = npt.NDArray[Any]
 Columns = Mapping[str, Sequence[Any] | Array]
 
 
+class RankingParts(msgspec.Struct, frozen=True, eq=False):
+    """
+    Hold what a release that ranks has besides spec, policy and model.
+
+    Attributes:
+        retrieval: Its retrieval.onnx, opened.
+        catalogues: Items of its first and of its last step.
+    """
+
+    retrieval: OnnxSession
+    catalogues: tuple[Catalogue, Catalogue]
+
+
 class Engine:
     """
-    Decide rows with the stages that the steps of a server run; a context manager.
+    Decide rows, or rank items, with the stages that the steps of a server run.
+
+    It is a context manager.
 
     One thread at a time may use it. `Engine.open` opens one for a released product.
 
@@ -58,6 +97,7 @@ class Engine:
         spec: Feature spec of the release.
         policy: Policy of the release.
         model: Model of the release.
+        ranking: Items of a release that ranks; None for one that decides.
         release: Name of the release.
         store: The store; closed with this object.
         journal: Gets the decisions; closed with this object. None for none.
@@ -71,6 +111,7 @@ class Engine:
         policy: Policy,
         model: ScoringModel,
         *,
+        ranking: RankingParts | None = None,
         release: str,
         store: LocalStore,
         journal: StepJournal | None = None,
@@ -86,8 +127,11 @@ class Engine:
         settings = StoreSettings(deadline_s=store_deadline_s)
         if not store.url:  # its values are in this process already
             settings = replace(settings, last_known_bytes=0, appends=False)
+        if ranking is not None:  # a request is no event
+            settings = replace(settings, updates=False, marks=False)
         self._chain = chain_over(spec, store.store, settings=settings, lists=lists)
         self._features = FeatureStage(spec, self._chain, share=DryShare(0.0))
+        self._writer = EventWriter(spec, store.store)
         hysteresis = None
         if policy.hysteresis is not None:
             states = store.store
@@ -96,13 +140,26 @@ class Engine:
             hysteresis = HysteresisStage(
                 policy.hysteresis, product=policy.product, store=states
             )
-        self._decision = DecisionStage(
-            policy,
-            release=release,
-            spec_hash=spec.spec_hash,
-            fields=spec.field_names,
-            hysteresis=hysteresis,
-        )
+        self._ranker = None
+        self._decision: DecisionStage
+        if ranking is not None:
+            self._ranker = _Ranker(spec, policy, ranking, store=store)
+            self._decision = RankingStage(
+                policy,
+                ranking.catalogues[1],
+                available=self._ranker.available,
+                release=release,
+                spec_hash=spec.spec_hash,
+                fields=spec.field_names,
+            )
+        else:
+            self._decision = DecisionStage(
+                policy,
+                release=release,
+                spec_hash=spec.spec_hash,
+                fields=spec.field_names,
+                hysteresis=hysteresis,
+            )
 
     @classmethod
     def open(
@@ -133,8 +190,8 @@ class Engine:
             RepositoryError: The release cannot be read, or its files do not fit.
             SpecError: The features.yaml cannot be used.
             PolicyError: The policy.yaml cannot be used.
-            InputError: The store is none of these, its file is damaged, the features
-                need Redis, or the product ranks items.
+            InputError: The store is none of these, its file is damaged, or the features
+                need Redis.
             SetupError: The store is in use, or cannot be read or written.
             JournalError: The journal's folder cannot be written, or the store has no
                 stream.
@@ -149,10 +206,19 @@ class Engine:
             for step, number in release.versions.items()
         }
         policy = load_policy_of(version[models.decision_step], spec)
-        if policy.ranking is not None:
-            raise InputError(product, "ranks items: only a server does that")
         model = version[models.model_step] / MODEL_FILE
         session = OnnxSession(model, intra_op_threads=1)
+        ranking = None
+        if policy.ranking is not None:
+            first, last = (
+                version[one] for one in (models.features_step, models.decision_step)
+            )
+            if spec.history is None:
+                raise RepositoryError(first / SPEC_FILE, "has no history")
+            ranking = RankingParts(
+                OnnxSession(first / RETRIEVAL_FILE, intra_op_threads=1),
+                (Catalogue.load(first), Catalogue.load(last)),
+            )
         with ExitStack() as stack:
             opened = LocalStore(store, spec, deadline_s=store_deadline_s)
             stack.callback(opened.close)
@@ -164,6 +230,7 @@ class Engine:
                     spec_hash=spec.spec_hash,
                     entities=spec.entity_names,
                     fields=recorded_fields(policy, spec.field_names),
+                    details=policy.ranking is not None,
                 )
                 records = open_local_journal(
                     str(journal), heading, store=opened, window_s=policy.idempotency_s
@@ -173,6 +240,7 @@ class Engine:
                 spec,
                 policy,
                 ScoringModel(session),
+                ranking=ranking,
                 release=release.name,
                 store=opened,
                 journal=records,
@@ -200,6 +268,8 @@ class Engine:
             stack.callback(self._store.close)
             stack.callback(self._chain.close)
             stack.callback(self._decision.close)
+            if self._ranker is not None:
+                stack.callback(self._ranker.close)
             if self._journal is not None:
                 stack.callback(self._journal.close)
             self._journal = None
@@ -235,34 +305,149 @@ class Engine:
                 `degraded` as uint32. A bad row has an `error`, and nothing else.
 
         Raises:
-            InputError: A column is missing, unknown, or of another type or length; or
-                the engine is closed.
+            InputError: A column is missing, unknown, or of another type or length; the
+                product ranks items; or the engine is closed.
             JournalError: The journal did not take the decisions of a batch. Decide the
                 rows again: the windows count a purchase once.
         """
-        if self._closed:
-            raise InputError("the engine", "is closed; open another one")
-        rows = self._check(columns)
+        if self._ranker is not None:
+            raise InputError(self._spec.product, "ranks items: use rank, not decide")
+        return self._answer(columns, dry_run=dry_run, now_us=now_us)
+
+    def rank(
+        self,
+        columns: Columns,
+        *,
+        count: int | None = None,
+        out_of_stock: Collection[str | bytes] | None = None,
+        dry_run: bool = False,
+        now_us: int | None = None,
+    ) -> dict[str, Array]:
+        """
+        Rank items for N requests, in batches of at most 32.
+
+        Args:
+            columns: Inputs of the product's requests by name, as for `decide`:
+                `request_id`, the user's id, `event_time`, declared fields, and
+                optionally `exclude`, ids of items joined by |.
+            count: K, the number of items, 1 to 50; None for as many as the policy says.
+            out_of_stock: Ids of items that no list may have; None for the list of the
+                store, if that is a Redis, and otherwise for none.
+            dry_run: True for answers without a record.
+            now_us: Time of the answers, µs since the epoch; None for now.
+
+        Returns:
+            Outputs of the product by name: `items` and `source` as text and `scores` as
+                float32, [N, K] each; `error` and `release` as text and `degraded` as
+                uint32, [N] each. A bad row has an `error`, and no items.
+
+        Raises:
+            InputError: As of `decide`; the product decides; or `count` is out of range.
+            JournalError: The journal did not take the answers of a batch.
+        """
+        ranker = self._ranker
+        if ranker is None:
+            raise InputError(self._spec.product, "does not rank: use decide, not rank")
+        if count is not None and (rule := count_rule(count)):
+            raise InputError(LIST_SIZE, f"{count!r:.40}: {rule}")
+        ranker.look_at_stock(out_of_stock)
+        return self._answer(columns, count=count or 0, dry_run=dry_run, now_us=now_us)
+
+    def apply(self, events: Columns, *, now_us: int | None = None) -> dict[str, Array]:
+        """
+        Apply N events to the store, as a stream does: nothing is decided.
+
+        Args:
+            events: Columns by name: `transaction_id` (the event's own id),
+                the ids of entities, `event_time`, the amount of a product with money,
+                and declared fields, those of `use: events` included.
+            now_us: The time, µs since the epoch, to refuse events over a day ahead;
+                None for now.
+
+        Returns:
+            `applied`, bool [N], False for an event that the store had already; and
+                `error` as text [N]. A bad event has an `error`, and is not applied.
+
+        Raises:
+            InputError: As of `decide`.
+            StoreError: The Redis did not answer. Apply all of the events again: the
+                store takes each once.
+        """
+        spec, fields = self._spec, self._spec.event_fields
+        rows = self._check(events, needed=spec.columns, fields=fields)
+        ids, checked, sent = self._read(events, fields=fields, now_us=now_us)
+        values, wrong = check_fields(fields, sent)
+        errors = {**wrong, **checked.errors}
+        good = [row for row in range(rows) if row not in errors]
+        transaction, *entities = ([one[row] for row in good] for one in ids.values())
+        outcome = self._writer.purchases(
+            Purchases(
+                transaction_id=transaction,
+                entity_id=entities,
+                event_time_us=_integers(events[EVENT_TIME])[good],
+                cents=checked.cents[good],
+                fields={name: column[good] for name, column in values.items()},
+            )
+        )
+        errors |= {good[at]: reason for at, reason in outcome.refused()}
+        applied = np.zeros(rows, np.bool_)
+        applied[good] = outcome.applied
+        texts = np.array([errors.get(row, "") for row in range(rows)], np.object_)
+        return {"applied": applied, "error": texts}
+
+    def _answer(
+        self, columns: Columns, *, dry_run: bool, now_us: int | None, count: int = 0
+    ) -> dict[str, Array]:
+        spec = self._spec
+        needed, more = spec.columns, tuple[str, ...]()
+        if self._ranker is not None:
+            needed = tuple(
+                REQUEST_ID if name == TRANSACTION_ID else name for name in needed
+            )
+            more = (EXCLUDE,)
+        rows = self._check(columns, needed=needed, fields=spec.fields, more=more)
+        if REQUEST_ID in columns:
+            columns = {
+                TRANSACTION_ID if name == REQUEST_ID else name: column
+                for name, column in columns.items()
+            }
         parts = [
-            self._decide(
+            self._answer_batch(
                 {
                     name: column[at : at + MAX_BATCH_ROWS]
                     for name, column in columns.items()
                 },
+                count=count,
                 dry_run=dry_run,
-                now_us=time.time_ns() // 1000 if now_us is None else now_us,
+                now_us=now_us,
             )
             for at in range(0, max(rows, 1), MAX_BATCH_ROWS)
         ]
+        joined = {
+            name: np.concatenate([part[name] for part in parts]) for name in parts[0]
+        }
         return {
-            name: _text(np.concatenate([part[name] for part in parts])[:, 0])
-            for name in parts[0]
+            name: _text(column if name in LIST_OUTPUTS else column[:, 0])
+            for name, column in joined.items()
         }
 
-    def _check(self, columns: Columns) -> int:
-        """Check names and lengths of columns; return the number of rows."""
-        needed = self._spec.columns
-        known = (*needed, *self._spec.field_names)
+    def _check(
+        self,
+        columns: Columns,
+        *,
+        needed: Sequence[str],
+        fields: Sequence[Field],
+        more: Sequence[str] = (),
+    ) -> int:
+        """
+        Check names and lengths of columns; return the number of rows.
+
+        Raises:
+            InputError: One is wrong, or the engine is closed.
+        """
+        if self._closed:
+            raise InputError("the engine", "is closed; open another one")
+        known = (*needed, *(one.name for one in fields), *more)
         for name in needed:
             if name not in columns:
                 problem = f"is missing; needed are {', '.join(needed)}"
@@ -277,20 +462,13 @@ class Engine:
                 raise InputError("columns", problem, where=name)
         return rows
 
-    def _decide(
-        self, columns: Columns, *, dry_run: bool, now_us: int
+    def _answer_batch(
+        self, columns: Columns, *, count: int, dry_run: bool, now_us: int | None
     ) -> dict[str, Array]:
         arrival_us = time.monotonic_ns() // 1000
-        batch = self._checked(columns, dry_run=dry_run, now_us=now_us)
-        features, context = self._features.score(batch, arrival_us=arrival_us)
-        scored = DecisionBatch(
-            context=context,
-            features=features,
-            probabilities=self._probabilities(batch, features, context),
-            chosen=None,
-            bounds=batch.bounds,
-            began_us=time.monotonic_ns() // 1000,
-        )
+        batch = self._checked(columns, count=count, dry_run=dry_run, now_us=now_us)
+        scored = self._scored(batch, arrival_us=arrival_us)
+        context = scored.context
         decided = self._decision.decide(scored)
         marks = self._decision.marks(context)
         if self._journal is not None:
@@ -301,12 +479,41 @@ class Engine:
                 probabilities=self._decision.recorded_probabilities(scored, decided),
                 began_us=scored.began_us,
                 marks=marks,
+                details=self._decision.details(scored, decided),
             )
         columns = self._decision.columns(scored, decided, marks=marks)
         if len(batch.errors) == len(batch.cents):
             # A server refuses a request of bad rows alone, before a release sees it.
             columns["release"] = np.full_like(columns["release"], b"")
         return columns
+
+    def _scored(self, batch: Batch, *, arrival_us: int) -> DecisionBatch:
+        """Run features and model."""
+        if self._ranker is None:
+            features, context = self._features.score(batch, arrival_us=arrival_us)
+            return DecisionBatch(
+                context=context,
+                features=features,
+                probabilities=self._probabilities(batch, features, context),
+                chosen=None,
+                bounds=batch.bounds,
+                began_us=time.monotonic_ns() // 1000,
+            )
+        features, context, history = self._features.score_with_history(
+            batch, arrival_us=arrival_us
+        )
+        found = self._ranker.candidates.fill(
+            batch, history, available=self._ranker.available()
+        )
+        return RankingBatch(
+            context=context,
+            features=features,
+            probabilities=self._model.probabilities(found.features),
+            chosen=None,
+            bounds=batch.bounds,
+            began_us=time.monotonic_ns() // 1000,
+            ranking=found.ranking,
+        )
 
     def _probabilities(self, batch: Batch, features: Array, context: Array) -> Array:
         """Run the model, unless no row needs it."""
@@ -319,26 +526,44 @@ class Engine:
             )
         return self._model.probabilities(vectors)
 
-    def _checked(self, columns: Columns, *, dry_run: bool, now_us: int) -> Batch:
-        """Check every row."""
+    def _read(
+        self, columns: Columns, *, fields: Sequence[Field], now_us: int | None
+    ) -> tuple[dict[str, list[bytes]], Checked, dict[str, Array]]:
+        """Return ids by name, the checked rows, and the fields that were sent."""
         spec = self._spec
         ids = {
             name: [_bytes(name, one) for one in columns[name]] for name in spec.id_names
         }
+        checked = check_rows(
+            ids,
+            amount=_numbers(AMOUNT, columns[AMOUNT]) if spec.amount else None,
+            time_us=_integers(columns[EVENT_TIME]),
+            now_us=time.time_ns() // 1000 if now_us is None else now_us,
+        )
+        sent = {
+            one.name: _field(one.name, columns[one.name], one.type)
+            for one in fields
+            if one.name in columns
+        }
+        return ids, checked, sent
+
+    def _checked(
+        self, columns: Columns, *, count: int, dry_run: bool, now_us: int | None
+    ) -> Batch:
+        """Check every row."""
+        spec = self._spec
+        ids, checked, sent = self._read(columns, fields=spec.fields, now_us=now_us)
         time_us = _integers(columns[EVENT_TIME])
-        amount = _numbers(AMOUNT, columns[AMOUNT]) if spec.amount else None
-        checked = check_rows(ids, amount=amount, time_us=time_us, now_us=now_us)
         fields: Mapping[str, Array] = {}
         degraded: Array | int = 0
         if spec.fields:
-            sent = {
-                one.name: _field(one.name, columns[one.name], one.type)
-                for one in spec.fields
-                if one.name in columns
-            }
             fields, degraded = declared_fields(
                 spec, sent, rows=len(time_us), errors=checked.errors
             )
+        excluded: Sequence[Sequence[bytes]] = ()
+        if EXCLUDE in columns:
+            texts = [_bytes(EXCLUDE, one) for one in columns[EXCLUDE]]
+            excluded = excluded_ids(texts, errors=checked.errors)
         return Batch(
             ids=ids,
             cents=checked.cents,
@@ -348,7 +573,54 @@ class Engine:
             dry=[dry_run],
             degraded=degraded,
             fields=fields,
+            excluded=excluded,
+            counts=[count] if self._ranker is not None else (),
         )
+
+
+class _Ranker:
+    """Find the candidates of a product that ranks, and know what is in stock."""
+
+    def __init__(
+        self,
+        spec: FeatureSpec,
+        policy: Policy,
+        parts: RankingParts,
+        *,
+        store: LocalStore,
+    ) -> None:
+        rules, history = policy.ranking, spec.history
+        assert rules is not None
+        assert history is not None
+        first, last = parts.catalogues
+        self.candidates = CandidateStage(first, parts.retrieval, history=history.most)
+        self._catalogue = last
+        self._view: StockView = open_stock(
+            store.url,
+            last,
+            product=policy.product,
+            name=rules.stock,
+            settings=StoreSettings(),
+        )
+        self._available = self._view.available()
+
+    def look_at_stock(self, out_of_stock: Collection[str | bytes] | None) -> None:
+        """Set the stock of the next answers: without some ids, or the store's."""
+        if out_of_stock is None:
+            self._available = self._view.available()
+            return
+        ids = [_bytes("out_of_stock", one) for one in out_of_stock]
+        places = self._catalogue.index_of(hash_words(ids))
+        self._available = np.ones(self._catalogue.size, np.bool_)
+        self._available[places[places >= 0]] = False
+
+    def available(self) -> Array:
+        """Return which items are in stock, by index of the catalogue; bool [I]."""
+        return self._available
+
+    def close(self) -> None:
+        """Stop watching the list of the store."""
+        self._view.close()
 
 
 def _bytes(name: str, value: object) -> bytes:
@@ -408,6 +680,6 @@ def _text(column: Array) -> Array:
     """Decode texts; leave numbers as they are."""
     if column.dtype != np.object_:
         return column
-    words = np.empty(len(column), np.object_)
-    words[:] = [one.decode() for one in column.tolist()]
-    return words
+    words = np.empty(column.size, np.object_)
+    words[:] = [one.decode() for one in column.ravel().tolist()]
+    return words.reshape(column.shape)

@@ -10,7 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tollgate.engine.row_batches import Batch, declared_fields
+from tollgate.engine.row_batches import (
+    Batch,
+    count_rule,
+    declared_fields,
+    excluded_ids,
+)
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.schema import (
     AMOUNT,
@@ -19,10 +24,7 @@ from tollgate.schema import (
     DRY_RUN,
     EVENT_TIME,
     EXCLUDE,
-    ITEM_SEPARATOR,
     LIST_SIZE,
-    MAX_EXCLUDED,
-    MAX_LIST_SIZE,
     STORE_DEADLINE_MS,
     Degraded,
 )
@@ -31,7 +33,6 @@ from tollgate.validation import check_rows
 
 _FIELD_MISSING = np.uint32(Degraded.FIELD_MISSING)
 _LONGEST_WAIT_US = 10_000_000  # a longer wait means that a clock is wrong
-_SEPARATOR = ITEM_SEPARATOR.encode()
 _NO_TIME_LEFT = f"{DEADLINE_US}: no time left"
 
 Array = triton.Array
@@ -141,17 +142,7 @@ def _excluded(
 ) -> Sequence[Sequence[bytes]]:
     """Read the items that the answer of each row must not have; adds to `errors`."""
     texts = triton.gather_optional(inputs, EXCLUDE, bounds=bounds, absent=b"")
-    if texts is None or not any(texts):
-        return ()
-    found = []
-    for row, text in enumerate(texts.tolist()):
-        ids = text.split(_SEPARATOR) if text else []
-        if len(ids) > MAX_EXCLUDED:
-            problem = f"{EXCLUDE}: {len(ids)} ids: at most {MAX_EXCLUDED} are allowed"
-            errors.setdefault(row, problem)
-            ids = []
-        found.append(ids)
-    return found
+    return () if texts is None else excluded_ids(texts.tolist(), errors=errors)
 
 
 def _counts(
@@ -166,14 +157,12 @@ def _counts(
         count = own.get(LIST_SIZE)
         if count is None:
             continue
-        if isinstance(count, int) and count is not True and 0 < count <= MAX_LIST_SIZE:
+        if rule := count_rule(count):
+            problem = f"{LIST_SIZE}: {count!r:.40}: {rule}"
+            for row in range(bounds[position], bounds[position + 1]):
+                errors.setdefault(row, problem)
+        else:
             counts[position] = count
-            continue
-        problem = (
-            f"{LIST_SIZE}: {count!r:.40}: is no whole number, 1 to {MAX_LIST_SIZE}"
-        )
-        for row in range(bounds[position], bounds[position + 1]):
-            errors.setdefault(row, problem)
     return counts
 
 

@@ -71,10 +71,10 @@ class EventCodec:
 
     def __init__(self, spec: FeatureSpec) -> None:
         self._keys = tuple(entity.key for entity in spec.entities)
-        self._fields = tuple(field.name for field in spec.fields)
+        self._fields = tuple(field.name for field in spec.event_fields)
         self._numbers = [
             (field.name, *stored_range(field), field_rule(field))
-            for field in spec.fields
+            for field in spec.event_fields
             if field.type == "number"
         ]
         ids: list[Any] = [(name, _Id) for name in (TRANSACTION_ID, *self._keys)]

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,22 @@ import redis
 
 from tests.support.checkout import checkout_environment
 from tests.support.policy.early_rules import UNSCORABLE, release_early_rule
+from tests.support.products.small_shop import (
+    release_shop,
+    small_catalogue,
+    write_shop,
+)
 from tollgate import Engine
 from tollgate.errors import InputError, JournalError, SetupError
+from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
 from tollgate.journal.decision_record import decode_chunk
 from tollgate.journal.journal_opening import open_writer
 from tollgate.journal.journal_rows import Heading
+from tollgate.journal.journal_spool import JournalSpool
 from tollgate.journal.stream_entries import End, decode_end, stream_key
+from tollgate.ranking.rank import bind_rules, rank_row
+from tollgate.ranking.ranking_record import decode_ranking, replay_input
+from tollgate.repository.releases.served_versions import load_policy_of
 from tollgate.schema import STORE_LOST, Degraded
 from tollgate.server.processes.redis_server import EmbeddedRedis
 
@@ -315,6 +326,133 @@ def test_a_record_of_a_row_decided_early_has_no_probabilities(tmp_path: Path) ->
     assert np.isnan(chunk.probabilities).tolist() == [[True, True], [False, False]]
 
 
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with the released small shop."""
+    repository = tmp_path_factory.mktemp("shop") / "model_repository"
+    release_shop(repository, write_shop(repository))
+    return repository
+
+
+def requests(count: int, **more: list[object]) -> dict[str, list[object]]:
+    """Make requests of one user."""
+    columns: dict[str, list[object]] = {
+        "request_id": [f"r{row}" for row in range(count)],
+        "user_id": ["ann"] * count,
+        "event_time": [NOW_US] * count,
+    }
+    return columns | more
+
+
+def test_events_that_are_applied_count_in_lists(shop: Path, tmp_path: Path) -> None:
+    """Once each, and also after the file is opened again; a bad event fails alone."""
+    events = {
+        "transaction_id": ["e1", "e2", "e3", ""],
+        "user_id": ["ann"] * 4,
+        "event_time": [NOW_US - 3_000_000, NOW_US - 2_000_000, NOW_US, NOW_US],
+        "item": ["i3", "i0", "i2", "i1"],
+        "action": ["view", "purchase", "beg", "view"],
+    }
+    store = f"memory:{tmp_path / 'events.store'}"
+    with Engine.open(shop, product="shop", store=store) as engine:
+        before = engine.rank(requests(1))
+        found = engine.apply(events)
+        after = engine.rank(requests(1))
+        assert engine.apply(events)["applied"].tolist() == [False] * 4
+    assert found["applied"].tolist() == [True, True, True, False]
+    assert found["error"].tolist() == [*[""] * 3, 'transaction_id: "": is empty']
+    assert set(before["source"][0]) == {"popular"}
+    assert set(after["source"][0]) <= {"personal", "similar"}
+    assert "i0" in before["items"][0]
+    assert "i0" not in after["items"][0]  # bought
+    with Engine.open(shop, product="shop", store=store) as engine:
+        assert_same(engine.rank(requests(1)), after)
+
+
+def test_a_list_has_the_items_that_the_call_allows(shop: Path) -> None:
+    """Neither those out of stock nor excluded ones; as many as it asks for."""
+    rows = requests(40, exclude=["i0", "i0|i2"] * 20)
+    with Engine.open(shop, product="shop") as engine:
+        usual = engine.rank(rows)
+        found = engine.rank(rows, count=2, out_of_stock=["i1", b"i5", "none"])
+        again = engine.rank(rows)
+    assert usual["items"].tolist()[:2] == [
+        ["i1", "i2", "i3", "i4"],
+        ["i1", "i3", "i4", "i5"],
+    ]
+    assert found["items"].tolist() == [["i2", "i3"], ["i3", "i4"]] * 20
+    assert found["scores"].shape == (40, 2)
+    assert_same(again, usual)
+
+
+def test_the_stock_is_that_of_the_redis(shop: Path, tmp_path: Path) -> None:
+    with EmbeddedRedis(tmp_path) as store, redis.Redis.from_url(store.url) as server:
+        server.sadd("tollgate:shop:list:out_of_stock", "i0")
+        with Engine.open(shop, product="shop", store=store.url) as engine:
+            assert "i0" not in engine.rank(requests(1))["items"][0]
+            allowed = engine.rank(requests(1), out_of_stock=[])
+            assert "i0" in allowed["items"][0]
+
+
+def test_the_record_of_a_local_list_repeats_it(shop: Path, tmp_path: Path) -> None:
+    """A dry run and a bad row have none."""
+    with Engine.open(shop, product="shop", journal=tmp_path) as engine:
+        engine.rank(requests(1, request_id=["dry"]), dry_run=True)
+        found = engine.rank(requests(3, user_id=["ann", "", "ben"]), count=3)
+    spool = JournalSpool(tmp_path / "shop", product="shop")
+    chunks: list[bytes] = []
+
+    def take(some: Sequence[bytes]) -> int:
+        chunks.extend(some)
+        return len(some)
+
+    spool.drain(take, until_s=time.monotonic() + 60)
+    (chunk,) = map(decode_chunk, chunks)
+    assert chunk.transaction_id == [b"r0", b"r2"]
+    catalogue = small_catalogue()
+    policy = load_policy_of(
+        shop / "shop_ranking/1", load_spec(shop / "shop_candidates/1" / SPEC_FILE)
+    )
+    assert policy.ranking is not None
+    bound = bind_rules(policy.ranking, catalogue)
+    for row, details in zip((0, 2), chunk.details, strict=True):
+        record = decode_ranking(details)
+        again = rank_row(replay_input(record, items=catalogue.size), bound)
+        ids = [catalogue.item_ids[at].decode() for at in again.items.tolist()]
+        assert ids == found["items"][row].tolist()
+        assert again.scores.tobytes() == found["scores"][row].tobytes()
+
+
+def test_a_call_of_the_wrong_kind_is_refused(shop: Path) -> None:
+    """The error names the method that fits, the number, or the column."""
+    with Engine.open(shop, product="shop") as engine:
+        with pytest.raises(InputError, match="shop: ranks items: use rank"):
+            engine.decide(requests(1))
+        for count in (0, 51, True):
+            with pytest.raises(InputError, match=f"count: {count}: is no whole number"):
+                engine.rank(requests(1), count=count)
+        with pytest.raises(InputError, match="columns: item: is unknown"):
+            engine.rank(requests(1, item=["i1"]))
+        with pytest.raises(InputError, match="columns: user_id: is missing"):
+            engine.apply({"transaction_id": ["e"], "event_time": [NOW_US]})
+    with (
+        Engine.open(REPOSITORY, product="fraud") as engine,
+        pytest.raises(InputError, match="fraud: does not rank: use decide"),
+    ):
+        engine.rank(purchases(1))
+
+
+def test_purchases_that_are_applied_count_in_decisions() -> None:
+    """As if they had been decided: the next row sees the same windows."""
+    earlier, later = purchases(30), purchases(1) | {"transaction_id": ["later"]}
+    with Engine.open(REPOSITORY, product="fraud") as engine:
+        engine.decide(earlier)
+        wanted = engine.decide(later)
+    with Engine.open(REPOSITORY, product="fraud") as engine:
+        assert engine.apply(earlier)["applied"].all()
+        assert_same(engine.decide(later), wanted)
+
+
 def test_no_rows_give_empty_columns() -> None:
     """The outputs are there."""
     with Engine.open(REPOSITORY, product="fraud") as engine:
@@ -373,6 +511,8 @@ def test_the_examples_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
     )
     assert len(cells) == page.count("```python")
     (tmp_path / "model_repository").symlink_to(REPOSITORY)
+    shop = tmp_path / "shop_repository"
+    release_shop(shop, write_shop(shop))
     code = "print('---')\n".join(source for source, _ in cells)
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],

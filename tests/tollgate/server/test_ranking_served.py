@@ -1,9 +1,10 @@
-"""A served product that ranks answers with lists, in both forms the same."""
+"""A product that ranks answers with lists, in all forms the same."""
 
 from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +21,7 @@ from tests.support.products.small_shop import (
     small_catalogue,
     write_shop,
 )
+from tollgate import Engine
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.journal.decision_record import decode_chunk
 from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
@@ -82,12 +84,19 @@ def write_events(
     server: Embedded, spec: FeatureSpec, events: list[tuple[str, str, str, int]]
 ) -> None:
     """Apply events: user, item, action, seconds before NOW_US."""
+    named = [(f"{user}-{age}", user, *rest, age) for user, *rest, age in events]
+    write_named_events(server, spec, named)
+
+
+def write_named_events(
+    server: Embedded, spec: FeatureSpec, events: list[tuple[Any, ...]]
+) -> None:
+    """Apply events: id, user, item, action, seconds before NOW_US."""
     store = open_store(server.store_url, deadline_s=10.0)
-    users, items, actions, ages = zip(*events, strict=True)
-    names = [f"{user}-{age}".encode() for user, age in zip(users, ages, strict=True)]
+    names, users, items, actions, ages = zip(*events, strict=True)
     outcome = EventWriter(spec, store).purchases(
         Purchases(
-            transaction_id=names,
+            transaction_id=[one.encode() for one in names],
             entity_id=[[user.encode() for user in users]],
             event_time_us=np.array([NOW_US - age * 1_000_000 for age in ages]),
             cents=np.zeros(len(names), np.int64),
@@ -113,16 +122,23 @@ def ask(
     """Request lists for users: each output as an array."""
     rows = len(users)
     columns = {
-        "request_id": np.array([one.encode() for one in ids], np.object_),
-        "user_id": np.array([one.encode() for one in users], np.object_),
-        "event_time": np.full(rows, NOW_US, np.int64),
-        "slot": np.array([slot.encode()] * rows, np.object_),
-        "exclude": np.array(
-            [one.encode() for one in exclude or [""] * rows], np.object_
-        ),
+        "request_id": ids,
+        "user_id": users,
+        "event_time": [NOW_US] * rows,
+        "slot": [slot] * rows,
+        "exclude": exclude or [""] * rows,
     }
+    return ask_rows(server, columns, **parameters)
+
+
+def ask_rows(
+    server: Embedded, columns: Mapping[str, list[Any]], **parameters: Any
+) -> Mapping[str, Any]:
+    """Send the columns of a request: each output as an array."""
     tensors = []
-    for name, column in columns.items():
+    for name, values in columns.items():
+        column = np.array(values, np.int64 if name == "event_time" else np.object_)
+        rows = len(column)
         tensor = InferInput(name, [rows, 1], np_to_triton_dtype(column.dtype))
         tensor.set_data_from_numpy(column[:, None])
         tensors.append(tensor)
@@ -233,22 +249,105 @@ def test_a_row_alone_is_the_row_in_a_batch_in_any_order(
             assert as_bytes(part) == as_bytes(turned)
 
 
-def test_both_forms_answer_with_the_same_bits(
+def random_events(chance: np.random.Generator) -> dict[str, list[Any]]:
+    """Make events of 40 users: some at one moment, unknown items, and an empty one."""
+    count = 400
+    return {
+        "transaction_id": [f"random-{at}" for at in range(count)],
+        "user_id": [f"any-{one}" for one in chance.integers(0, 40, count)],
+        "event_time": [
+            NOW_US - int(age) * 1_000_000 for age in chance.integers(-5, 300, count)
+        ],
+        "item": [
+            ("", "unheard-of")[one - 6] if one > 5 else f"i{one}"
+            for one in chance.integers(0, 8, count).tolist()
+        ],
+        "action": chance.choice(["view", "cart", "purchase", ""], count).tolist(),
+    }
+
+
+def random_request(chance: np.random.Generator, number: int) -> dict[str, list[Any]]:
+    """Make a request of 1 to 32 rows: a few bad, some of users without events."""
+    rows = int(chance.integers(1, 33))
+    excluded = [
+        "|".join(f"i{one}" for one in chance.integers(0, 7, chance.integers(0, 5)))
+        for _ in range(rows)
+    ]
+    users = [f"any-{one}" for one in chance.integers(0, 50, rows)]
+    if rows > 1:
+        users[0] = "" if number % 3 == 0 else users[0]
+        excluded[1] = "|".join(["x"] * 101) if number % 4 == 0 else excluded[1]
+    return {
+        "request_id": [f"any-{number}-{row}" for row in range(rows)],
+        "user_id": users,
+        "event_time": [
+            NOW_US - int(age) * 1_000_000 for age in chance.integers(-9, 300, rows)
+        ],
+        "slot": chance.choice(["home", "product", "cellar", ""], rows).tolist(),
+        "exclude": excluded,
+    }
+
+
+def test_all_forms_answer_with_the_same_bits(
     servers: dict[Form, Embedded], shop: tuple[Path, FeatureSpec]
 ) -> None:
-    _, spec = shop
-    events = [
-        (f"same-{at}", f"i{(at + step) % 6}", ("view", "cart")[step % 2], 10 + step)
-        for at in range(8)
-        for step in range(at)
-    ]
-    answers = []
+    """Ensemble, fused and local, for random events, requests, counts and stock."""
+    repository, spec = shop
+    chance = np.random.default_rng(11)
+    events = random_events(chance)
+    ages = [(NOW_US - one) // 1_000_000 for one in events["event_time"]]
+    names = ("transaction_id", "user_id", "item", "action")
+    rows = list(zip(*(events[name] for name in names), ages, strict=True))
     for server in servers.values():
-        write_events(server, spec, events)
-        users = [f"same-{at}" for at in range(8)]
-        answers.append(ask(server, users, ids=[f"f-{at}" for at in range(8)], count=6))
-    first, second = map(as_bytes, answers)
-    assert first == second
+        write_named_events(server, spec, rows)
+    seen: Counter[str] = Counter()
+    with Engine.open(repository, product="shop") as engine:
+        outcome = engine.apply(events)
+        assert outcome["applied"].all()
+        for number in range(60):
+            gone = ["i1", "i4"] if number >= 30 else []
+            if number in (0, 30):
+                for server in servers.values():
+                    set_stock(server, gone, user=f"stock-{number}")
+            columns = random_request(chance, number)
+            parameters = {"count": int(chance.integers(1, 9))} if number % 5 else {}
+            answers = [
+                as_bytes(ask_rows(server, columns, **parameters))
+                for server in servers.values()
+            ]
+            assert answers[0] == answers[1], number
+            local = as_rows(engine.rank(columns, out_of_stock=gone, **parameters))
+            assert as_bytes(local) == answers[0], number
+            seen.update(word for row in local["source"].tolist() for word in row)
+            seen.update(one for (one,) in local["error"].tolist() if one)
+    for server in servers.values():
+        set_stock(server, [], user="stock-again")
+    assert set(seen) == {
+        *(b"personal", b"similar", b"popular", b""),
+        b'user_id: "": is empty',
+        b"exclude: 101 ids: at most 100 are allowed",
+    }
+
+
+def set_stock(server: Embedded, gone: list[str], *, user: str) -> None:
+    """Replace the list of items out of stock, and wait until answers follow it."""
+    with redis.Redis.from_url(server.store_url) as store:
+        store.delete(STOCK)
+        if gone:
+            store.sadd(STOCK, *gone)
+        wait_for_stock(server, set(gone), user=user)
+
+
+def as_rows(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Give an answer of the local form the shapes and bytes of a server's."""
+    found = {}
+    for name, values in answer.items():
+        column = values if values.ndim == 2 else values[:, None]
+        if column.dtype == np.object_:
+            texts = [[one.encode() for one in row] for row in column.tolist()]
+            column = np.array(texts, np.object_).reshape(column.shape)
+        found[name] = column
+    return found
 
 
 @pytest.mark.parametrize("form", FORMS)

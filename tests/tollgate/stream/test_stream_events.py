@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
-from tollgate.schema import MAX_AHEAD_US, float_places
+from tests.support.products.small_shop import SPEC as SHOP_SPEC
+from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spec
+from tollgate.schema import MAX_AHEAD_US, MISSING, float_places
 from tollgate.store.store_events import Labels, Purchases
 from tollgate.stream.events import EventCodec
 
@@ -62,6 +63,24 @@ def test_events_come_back_as_they_were_sent(spec: FeatureSpec) -> None:
         for name in one.__struct_fields__:
             left, right = getattr(one, name), getattr(other, name)
             assert [*left] == [*right], name
+
+
+def test_fields_that_only_events_have_come_back(tmp_path: Path) -> None:
+    """The items and actions of a shop are in no request."""
+    (tmp_path / SPEC_FILE).write_text(SHOP_SPEC)
+    codec = EventCodec(load_spec(tmp_path / SPEC_FILE))
+    fields = {"item": np.array([7, -3]), "action": np.array([5, MISSING])}
+    purchases = Purchases(
+        transaction_id=[b"1", b"2"],
+        entity_id=[[b"ann", b"ben"]],
+        event_time_us=np.array([NOW_US, NOW_US]),
+        cents=np.zeros(2, np.int64),
+        fields=fields,
+    )
+    found = codec.decode(codec.encode_purchases(purchases), now_us=NOW_US)
+    assert not found.poison
+    for name, column in fields.items():
+        assert found.purchases.fields[name].tolist() == column.tolist()
 
 
 def test_a_label_without_a_revision_is_the_first(spec: FeatureSpec) -> None:
