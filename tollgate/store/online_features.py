@@ -504,14 +504,21 @@ _NO_ENTRIES = np.zeros(0, ENTRY)
 
 
 class OnlineFeatures:
-    """Compute the features of one product over one store."""
+    """
+    Compute the features of one product over one store.
 
-    def __init__(self, spec: FeatureSpec, store: RedisStore) -> None:
+    Args:
+        spec: The product's features.
+        store: The store.
+        spare: As of `Packer`.
+    """
+
+    def __init__(self, spec: FeatureSpec, store: RedisStore, *, spare: int = 0) -> None:
         self.spec = spec
         # It caches nothing: every value is read when it is needed.
         self._tables = Tables(spec, LastKnown(0, 0.0, clock=time.monotonic))
         self._store = store
-        self._packer = Packer(spec)
+        self._packer = Packer(spec, spare=spare)
         self._reader = Reader(spec)
         self.guard = self._reader.guard
 

@@ -221,9 +221,16 @@ def packed_forms(spec: FeatureSpec) -> bytes:
 
 
 class Packer:
-    """Pack store calls for one feature spec."""
+    """
+    Pack store calls for one feature spec.
 
-    def __init__(self, spec: FeatureSpec) -> None:
+    Args:
+        spec: The feature spec.
+        spare: Events that a value may have above its cap: for calls that read and store
+            nothing, so that a batch's own rows push no stored event out.
+    """
+
+    def __init__(self, spec: FeatureSpec, *, spare: int = 0) -> None:
         self._prefix = [
             f"tollgate:{spec.product}:{spec.state_hash:016x}:{name}:".encode()
             for name in spec.entity_names
@@ -232,7 +239,7 @@ class Packer:
             [
                 (
                     one.horizon_us,
-                    one.cap,
+                    one.cap + spare,
                     one.most_bytes,
                     one.horizon_us // 10**6 + _TTL_MARGIN_S,
                     1,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tollgate.engine.feature_stage import FeatureStage
+from tollgate.engine.row_batches import Batch, DryShare
 from tollgate.errors import SpecError
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.ranking.history import UserHistory
@@ -38,6 +41,7 @@ SECOND_US = 1_000_000
 Event = tuple[str, int, str, str, str]  # id, time, user, item, action
 
 STORES = ("redis", "memory")
+WORDS = ("", *(f"i{at}" for at in range(9)), *ACTIONS)
 
 
 def spec_of(folder: Path, text: str = SPEC) -> FeatureSpec:
@@ -143,6 +147,138 @@ def test_histories_are_those_of_plain_python(store: RedisStore, tmp_path: Path) 
                 words = hash_words([one[place].encode() for one in wanted]).tolist()
                 values = found.columns[field][row].tolist()
                 assert values == words + [MISSING] * (5 - count)
+
+
+def arriving(chance: np.random.Generator, count: int) -> list[Event]:
+    """
+    Make events of 9 users, as they arrive.
+
+    Half of them happen at the same microsecond as the one before, some arrive late,
+    some have no value, and some arrive twice. The busiest user has hundreds.
+    """
+    steps = np.where(chance.random(count) < 0.5, 0, chance.integers(1, 9, count))
+    times = START_US + np.cumsum(steps)
+    users = np.minimum(chance.geometric(0.3, count), 9)
+    events = [
+        (
+            f"e{at}",
+            int(times[at]),
+            f"u{users[at]}",
+            "" if chance.random() < 0.1 else f"i{chance.integers(0, 9)}",
+            "" if chance.random() < 0.3 else str(chance.choice(ACTIONS)),
+        )
+        for at in range(count)
+    ]
+    order = np.argsort(np.arange(count) + chance.integers(0, 12, count))
+    late = [events[at] for at in order.tolist()]
+    for at in chance.choice(count - 50, count // 10, replace=False).tolist():
+        late.insert(at + int(chance.integers(0, 50)), late[at])
+    return late
+
+
+def scan(events: list[Event], row: tuple[str, int, str]) -> tuple[int, list[Event]]:
+    """
+    Look through events for those of a request's user.
+
+    Returns:
+        The number of events after the request, and those before it that have a value,
+            the newest first.
+    """
+    name, time_us, user = row
+    mine = {one[0]: one for one in events if one[2] == user}.values()
+    earlier = [
+        one
+        for one in mine
+        if (one[1], len(one[0]), one[0]) < (time_us, len(name), name)
+    ]
+    with_value = [one for one in earlier if one[3] or one[4]]
+    with_value.sort(key=lambda one: (one[1], len(one[0]), one[0]), reverse=True)
+    return len(mine) - len(earlier), with_value
+
+
+def held(events: list[Event], user: str) -> list[Event]:
+    """Look through events for the newest 64 of a user: the cap of the entity."""
+    mine = {one[0]: one for one in events if one[2] == user}.values()
+    return sorted(mine, key=lambda one: (one[1], len(one[0]), one[0]))[-64:]
+
+
+@pytest.mark.parametrize("most", [10, 64])
+def test_a_request_reads_what_a_scan_of_all_events_finds(
+    store: RedisStore, tmp_path: Path, most: int
+) -> None:
+    """
+    Thousands of requests, between events that arrive, to the stage that serves.
+
+    A value holds 64 events, so a request with many events after it sees fewer. The
+    other rows of a batch, which may be of the same user, take no event away.
+    """
+    spec = spec_of(tmp_path, SPEC.replace("most: 5", f"most: {most}"))
+    chance = np.random.default_rng(most)
+    arrived: list[Event] = []
+    kinds: Counter[str] = Counter()
+    settings = StoreSettings(deadline_s=10.0, updates=False, marks=False)
+    stage = FeatureStage(
+        spec, chain_over(spec, store, settings=settings), share=DryShare(0.0)
+    )
+    events, sent = arriving(chance, 1_500), 0
+    words = {word: int(hash_words([word.encode()])[0]) for word in WORDS}
+    while sent < len(events):
+        part = events[sent : sent + int(chance.integers(1, 20))]
+        write(store, spec, part)
+        sent += len(part)
+        arrived += part
+        newest_us = max(one[1] for one in arrived)
+        rows = [
+            (
+                f"{'abcdefg'[chance.integers(0, 7)]}{sent}{at}",
+                newest_us
+                - int(chance.integers(-20, 200) if chance.random() < 0.6 else 0),
+                f"u{chance.integers(1, 11)}",
+            )
+            for at in range(int(chance.integers(1, 33)))
+        ]
+        ids, times, users = zip(*rows, strict=True)
+        _, _, found = stage.score_with_history(
+            Batch(
+                ids={
+                    "transaction_id": [one.encode() for one in ids],
+                    "user_id": [one.encode() for one in users],
+                },
+                cents=np.zeros(len(rows), np.int64),
+                time_us=np.array(times),
+                errors={},
+                bounds=[0, len(rows)],
+                dry=[False],
+            ),
+            arrival_us=0,
+        )
+        assert found.known.all()
+        for at, row in enumerate(rows):
+            later, every = scan(arrived, row)
+            _, wanted = scan(held(arrived, row[2]), row)
+            every, wanted = every[:most], wanted[:most]
+            kinds["requests"] += 1
+            kinds["with later events"] += later > 0
+            kinds["at the time of an event"] += [one[1] for one in every[:1]] == [
+                row[1]
+            ]
+            kinds["with ties"] += len({one[1] for one in every}) < len(every)
+            kinds["all that there are"] += every == wanted
+            kinds["fewer, by the cap"] += every != wanted
+            count = len(wanted)
+            assert found.count[at] == count
+            assert found.time_us[at].tolist() == [
+                *(one[1] for one in wanted),
+                *[0] * (most - count),
+            ]
+            for field, place in (("item", 3), ("action", 4)):
+                values = [words[one[place]] for one in wanted]
+                values += [MISSING] * (most - count)
+                assert found.columns[field][at].tolist() == values
+    assert kinds["requests"] > 2_000
+    if most == 10:
+        assert kinds.pop("fewer, by the cap") < 20
+    assert min(kinds.values()) > 50, kinds
 
 
 def test_a_store_that_is_away_leaves_unknown_histories(tmp_path: Path) -> None:

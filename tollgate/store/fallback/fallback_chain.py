@@ -32,7 +32,7 @@ from tollgate.errors import (
 )
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.ranking.history import UserHistory, no_history
-from tollgate.schema import Applied, Degraded
+from tollgate.schema import MAX_BATCH_ROWS, Applied, Degraded
 from tollgate.store.dual_writes import FRESH_S, TargetState, TargetStates
 from tollgate.store.fallback.circuit_breaker import BreakerState, CircuitBreaker, Prober
 from tollgate.store.fallback.last_known import LastKnown
@@ -565,7 +565,10 @@ class FallbackChain:
         self._updates = updates
         self._wall_us = wall_us
         self._essentials = Essentials(spec)
-        self._online = OnlineFeatures(spec, store)
+        # A history is of the stored events alone, whoever else is in the batch.
+        apart = spec.history is not None and not updates
+        spare = MAX_BATCH_ROWS if apart else 0
+        self._online = OnlineFeatures(spec, store, spare=spare)
         self._store = store
 
     def score(
