@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 Kind = Literal["counter", "gauge", "histogram"]
 Page = Literal[
     "triton",
+    "ranking",
     "supervisor",
     "journal",
     "stream",

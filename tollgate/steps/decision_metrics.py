@@ -12,8 +12,8 @@ import gc
 import math
 import time
 from collections import deque
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,9 @@ from tollgate.steps.metric_buffer import (
     MetricBuffer,
     export_each_second,
 )
+
+if TYPE_CHECKING:
+    from tollgate.ranking.rank import RankedList
 
 Array = npt.NDArray[Any]
 
@@ -87,6 +90,18 @@ def _head_dtype() -> np.dtype[np.void]:
 HEAD = _head_dtype()
 
 
+class _Batch(NamedTuple):
+    """A batch that waits to be counted, of N rows; `lists` has no or N elements."""
+
+    head: Array
+    decision: Array
+    score: Array
+    marks: Array
+    began_us: int
+    ended_us: int
+    lists: Sequence[RankedList | None]
+
+
 class DecisionMetrics:
     """
     Count and export the metrics of one decision step.
@@ -98,7 +113,12 @@ class DecisionMetrics:
         spec_hash: Rows with features of another spec are not answered, so not counted.
         outcomes: Words of the product for the levels of a decision.
         hysteresis: True if the policy has hysteresis.
+
+    Attributes:
+        counters: Descriptions of its counters by name.
     """
+
+    counters: ClassVar[Mapping[str, str]] = COUNTERS
 
     def __init__(
         self,
@@ -113,9 +133,9 @@ class DecisionMetrics:
         self._releases = releases
         self._spec_hash = spec_hash
         self._words = outcomes.words
-        self._waiting: deque[tuple[Array, Array, Array, Array, int, int]] = deque()
+        self._waiting: deque[_Batch] = deque()
         self._counters = MetricBuffer(
-            pb, counters=COUNTERS, histograms=HISTOGRAMS, labels=labels
+            pb, counters=self.counters, histograms=HISTOGRAMS, labels=labels
         )
         self._collections = [0, 0, 0]
         self._kinds = np.zeros(len(ROW_KINDS), np.int64)
@@ -150,7 +170,10 @@ class DecisionMetrics:
         marks = decided.degraded.copy()
         if chosen is not None:
             marks[chosen] |= _CHALLENGER
-        self._waiting.append((head, decided.decision, score, marks, began_us, now_us))
+        lists = self._lists_of(decided)
+        self._waiting.append(
+            _Batch(head, decided.decision, score, marks, began_us, now_us, lists)
+        )
 
     def close(self) -> None:
         """Count and export the batches in the queue."""
@@ -190,14 +213,22 @@ class DecisionMetrics:
                     named = _decision(release, word, source)
                     self._counters.add("tollgate_decisions_total", named, number=0)
 
-    def _count(self, taken: list[tuple[Array, Array, Array, Array, int, int]]) -> None:
-        sizes = [len(one[0]) for one in taken]
-        head = np.concatenate([one[0] for one in taken]).reshape(-1).view(HEAD)
-        decision = np.concatenate([one[1] for one in taken])
-        score = np.concatenate([one[2] for one in taken])
-        marks = np.concatenate([one[3] for one in taken])
-        began = np.array([one[4] for one in taken])
-        ended = np.array([one[5] for one in taken])
+    def _lists_of(self, decided: PolicyDecisions) -> Sequence[RankedList | None]:
+        """Return the lists of a product that ranks, by row; empty for another one."""
+        return ()
+
+    def _count_lists(self, release: str, lists: Sequence[RankedList | None]) -> None:
+        """Count lists that a release answered."""
+
+    def _count(self, taken: list[_Batch]) -> None:
+        sizes = [len(one.head) for one in taken]
+        head = np.concatenate([one.head for one in taken]).reshape(-1).view(HEAD)
+        decision = np.concatenate([one.decision for one in taken])
+        score = np.concatenate([one.score for one in taken])
+        marks = np.concatenate([one.marks for one in taken])
+        began = np.array([one.began_us for one in taken])
+        ended = np.array([one.ended_us for one in taken])
+        lists = [ranked for one in taken for ranked in one.lists]
         self._count_work(head, began, ended, sizes)
         known = head["spec_hash"] == self._spec_hash
         bad = (head["bad"] > 0) & known
@@ -226,6 +257,9 @@ class DecisionMetrics:
                     source=source[of],
                     times={step: one[of] for step, one in times.items()},
                 )
+                if lists:
+                    own = [lists[row] for row in np.flatnonzero(of).tolist()]
+                    self._count_lists(release, own)
         for place, name in enumerate(SOURCES[1:], start=1):
             of = decided_rows & (source == place)
             if of.any():

@@ -146,11 +146,13 @@ class DecisionStep:
         model_output: Input with the output of the model.
         challenger_output: Input with that of a challenger on canary.
         passed: Inputs that the first step filled, besides the context.
+        metrics: Counts what the step answers.
     """
 
     model_output = PROBABILITIES
     challenger_output = CHALLENGER_PROBABILITIES
     passed: tuple[str, ...] = (FEATURES,)
+    metrics: type[DecisionMetrics] = DecisionMetrics
 
     def initialize(self, args: Mapping[str, str]) -> None:
         """Compile the policy; the release's settings come as parameters."""
@@ -220,7 +222,7 @@ class DecisionStep:
         self._tensors = TensorCache(pb, names=names, empty=("error",))
         releases = [parameters[RELEASE_PARAMETER]]
         releases += [canary.release] if canary is not None else []
-        self._metrics = DecisionMetrics(
+        self._metrics = self.metrics(
             pb,
             labels=step_labels,
             releases=tuple(releases),

@@ -27,6 +27,7 @@ from tollgate.schema import (
 )
 from tollgate.steps import triton
 from tollgate.steps.decision_step import DecisionStep
+from tollgate.steps.ranking_metrics import RankingMetrics
 from tollgate.steps.store_parameters import store_settings
 from tollgate.steps.triton import Array
 from tollgate.store.stock_view import open_stock
@@ -38,6 +39,7 @@ class RankingStep(DecisionStep):
     model_output = RELEVANCE
     challenger_output = CHALLENGER_RELEVANCE
     passed = (FEATURES, RANKING_CONTEXT)
+    metrics = RankingMetrics
 
     def finalize(self) -> None:
         """Write out all pending journal records and metrics; close the store."""

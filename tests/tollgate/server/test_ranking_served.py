@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import re
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
@@ -25,6 +27,7 @@ from tollgate import Engine
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.journal.decision_record import decode_chunk
 from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
+from tollgate.metrics import PAGES
 from tollgate.policy import POLICY_FILE, load_policy
 from tollgate.ranking.rank import bind_rules, rank_row
 from tollgate.ranking.ranking_record import decode_ranking, replay_input
@@ -42,6 +45,7 @@ pytestmark = pytest.mark.slow
 FORMS: tuple[Form, ...] = ("ensemble", "fused")
 NOW_US = time.time_ns() // 1000
 PATIENCE_S = 120.0
+LAST_LABELS = {row.name: row.labels[-1] for row in PAGES["ranking"][1]}
 STOCK = "tollgate:shop:list:out_of_stock"
 # The popular items in order; the small model scores by popularity.
 BY_POPULARITY = [b"i0", b"i1", b"i2", b"i3", b"i4", b"i5"]
@@ -426,3 +430,61 @@ def test_a_store_that_hangs_costs_no_list(
     assert Degraded.LAST_KNOWN_VECTOR in first
     assert Degraded.STORE_UNAVAILABLE in second
     assert answer["error"].tolist() == [[b""], [b""]]
+
+
+def metric_series(server: Embedded) -> dict[str, dict[frozenset[str], float]]:
+    """Read the metrics of lists of a server: name -> labels and value."""
+    with urllib.request.urlopen(server.metrics_url, timeout=10) as page:
+        text = page.read().decode()
+    found: dict[str, dict[frozenset[str], float]] = {}
+    for row in PAGES["ranking"][1]:
+        series = re.findall(rf"^{row.name}{{(.*)}} (\S+)$", text, re.MULTILINE)
+        for labels, number in series:
+            pairs = re.findall(r'(\w+)="([^"]*)"', labels)
+            assert {name for name, _ in pairs} == set(row.labels)
+            named = frozenset(f"{name}={word}" for name, word in pairs)
+            found.setdefault(row.name, {})[named] = float(number)
+    return found
+
+
+def risen(
+    server: Embedded, before: Mapping[str, Mapping[frozenset[str], float]]
+) -> dict[tuple[str, str], float]:
+    """Return the increase of each metric of lists by its last label."""
+    found = {}
+    for name, series in metric_series(server).items():
+        label = LAST_LABELS[name]
+        for labels, number in series.items():
+            more = number - before[name].get(labels, 0.0)
+            if more:
+                (word,) = (one for one in labels if one.startswith(f"{label}="))
+                found[name, word.partition("=")[2]] = more
+    return found
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_metrics_count_the_lists_of_callers(
+    servers: dict[Form, Embedded], form: Form, shop: tuple[Path, FeatureSpec]
+) -> None:
+    server, (_, spec) = servers[form], shop
+    write_events(server, spec, [("max", "i4", "view", 9)])
+    before = metric_series(server)
+    assert {row.name for row in PAGES["ranking"][1]} == set(before)
+    ask(server, ["stranger", "stranger"], ids=["m-1", "m-2"], count=6)
+    ask(server, ["stranger"], ids=["m-3"], dry_run=True)
+    ask(server, ["stranger"], ids=["m-4"], count=6, exclude=["i0|i1"])
+    known = ask(server, ["max"], ids=["m-5"], count=3)
+    sources = [one.decode() for one in known["source"][0].tolist()]
+    expected: Counter[tuple[str, str]] = Counter(
+        {
+            ("tollgate_lists_total", "popular"): 3,
+            ("tollgate_list_items_total", "popular"): 16,
+            ("tollgate_list_defects_total", "short"): 1,
+        }
+    )
+    expected["tollgate_lists_total", sources[0]] += 1
+    expected.update(("tollgate_list_items_total", one) for one in sources)
+    until_s = time.monotonic() + PATIENCE_S
+    while (found := risen(server, before)) != dict(expected):
+        assert time.monotonic() < until_s, found
+        time.sleep(0.1)

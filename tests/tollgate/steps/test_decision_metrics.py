@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
 from msgspec import structs
 
+from tests.support.steps.metric_families import PB, Page, value
 from tollgate.engine.hysteresis_stage import AnsweredDecisions
 from tollgate.policy.decide import PolicyDecisions
 from tollgate.policy.hysteresis import Evidence, Kind, pack_evidence
@@ -24,48 +24,11 @@ NOW_US = 5_000_000
 ENTITIES = ("customer", "terminal")
 
 
-class Page:
-    """A metrics page in the place of Triton's: name and labels -> value."""
-
-    COUNTER = "counter"
-    values: ClassVar[dict[tuple[str, frozenset[tuple[str, str]]], float]] = {}
-    messages: ClassVar[list[float]] = []
-
-    def __init__(self, *, name: str, description: str, kind: str) -> None:
-        assert (kind, bool(description)) == (self.COUNTER, True)
-        self.name = name
-
-    def Metric(self, *, labels: dict[str, str]) -> Any:
-        """Make one metric."""
-        key = (self.name, frozenset(labels.items()))
-        self.values[key] = 0.0
-
-        def increment(by: float) -> None:
-            assert by > 0
-            self.values[key] += by
-            self.messages.append(by)
-
-        return SimpleNamespace(increment=increment)
-
-
 @pytest.fixture(autouse=True)
 def page() -> None:
     """Empty the page."""
     Page.values.clear()
     Page.messages.clear()
-
-
-PB = SimpleNamespace(MetricFamily=Page)
-
-
-def value(name: str, **labels: str) -> float:
-    """Read the one value that has these labels, besides those of the product's."""
-    (found,) = [
-        number
-        for (family, named), number in Page.values.items()
-        if family == name and named == frozenset({"product": "p", **labels}.items())
-    ]
-    return found
 
 
 def context(rows: int, **columns: object) -> Any:
