@@ -37,6 +37,7 @@ from tollgate.audit.releases.archived_release import (
 )
 from tollgate.audit.releases.record_rows import (
     DECIDED,
+    DETAILS,
     EVENT,
     FEATURE,
     NO_LEVEL,
@@ -57,6 +58,7 @@ from tollgate.monitor.accuracy import (
 )
 from tollgate.monitor.decision_windows import ReleaseWindows
 from tollgate.monitor.drift import DriftLimits
+from tollgate.monitor.shown_lists import SCORE, ListReader, list_reader
 from tollgate.monitor.tallies import CLUSTERS, MonitoredRows
 from tollgate.monitor.training_baseline import Reference, reference_of
 from tollgate.schema import DEFAULT_OUTCOMES, Degraded, Outcomes
@@ -188,6 +190,7 @@ def read_segment(folder: Path, link: Link) -> pl.DataFrame | None:
         *(name for name in (*_PLAIN, TRANSACTION) if name in names),
         *(name for name in names if name.startswith((FEATURE, PROBABILITY))),
         *[name for name in names if name.startswith(SUBJECT)][:1],
+        *((SCORE, DETAILS) if DETAILS in names else ()),
     ]
     if not path_of(folder, link.table).exists():
         return None
@@ -210,6 +213,7 @@ def rows_of(
     *,
     outcomes: Outcomes,
     source: str,
+    reader: ListReader | None = None,
 ) -> MonitoredRows:
     """
     Prepare one release's decisions for counting against a reference, if any.
@@ -217,19 +221,18 @@ def rows_of(
     Args:
         outcomes: Words of the release's decisions.
         source: Name of the segment, for errors.
+        reader: Reads the lists of a product that ranks; None for another product.
 
     Raises:
         InputError: A decision is none of these words.
     """
     consent = own["consent"].to_numpy()
     degraded = own["degraded"].to_numpy().astype(np.uint32)
-    columns = reference.columns if reference is not None else ()
-    names = [_SCORE if one.kind == "score" else FEATURE + one.name for one in columns]
-    fits = all(name in own.columns for name in names)
-    values = np.full((len(own), len(columns)), np.nan, np.float32)
-    if fits:
-        for at, name in enumerate(names):
-            values[:, at] = own[name].fill_null(np.nan).to_numpy()
+    lists = None
+    if reader is not None and DETAILS in own.columns:
+        values, lists, fits = reader.read(own)
+    else:
+        values, fits = _values(own, reference)
     valid = consent & ((degraded & np.uint32(APART)) == 0) & fits
     event_us = own[EVENT].dt.epoch("us").fill_null(0).to_numpy()
     decision = levels_of(own["decision"], outcomes)
@@ -244,11 +247,26 @@ def rows_of(
         decision=decision,
         degraded=degraded,
         withheld=~consent,
-        foreign=consent & (not fits),
-        confidence=_confidence(own),
+        foreign=consent & ~fits,
+        confidence=_confidence(own, lists=lists is not None),
         decided_us=own[DECIDED].dt.epoch("us").to_numpy(),
         event_us=event_us,
+        lists=lists,
     )
+
+
+def _values(
+    own: pl.DataFrame, reference: Reference | None
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """Return the values of a reference's columns, and which rows have the columns."""
+    columns = reference.columns if reference is not None else ()
+    names = [_SCORE if one.kind == "score" else FEATURE + one.name for one in columns]
+    fits = all(name in own.columns for name in names)
+    values = np.full((len(own), len(columns)), np.nan, np.float32)
+    if fits:
+        for at, name in enumerate(names):
+            values[:, at] = own[name].fill_null(np.nan).to_numpy()
+    return values, np.full(len(own), fits)
 
 
 def _clusters(own: pl.DataFrame) -> npt.NDArray[np.int64]:
@@ -260,8 +278,9 @@ def _clusters(own: pl.DataFrame) -> npt.NDArray[np.int64]:
     return clusters.astype(np.int64)
 
 
-def _confidence(own: pl.DataFrame) -> npt.NDArray[np.float32]:
-    names = [name for name in own.columns if name.startswith(PROBABILITY)]
+def _confidence(own: pl.DataFrame, *, lists: bool) -> npt.NDArray[np.float32]:
+    """Return the largest probability; NaN for none, as in lists."""
+    names = [name for name in own.columns if name.startswith(PROBABILITY) and not lists]
     if not names:
         return np.full(len(own), np.nan, np.float32)
     largest = own.select(pl.max_horizontal(names)).to_series().fill_null(np.nan)
@@ -405,7 +424,11 @@ class ProductMonitor:
         for name, own in by_release(table):
             stream = self.streams.get(name) or self._stream(name)
             rows = rows_of(
-                own, stream.reference, outcomes=stream.outcomes, source=link.table
+                own,
+                stream.reference,
+                outcomes=stream.outcomes,
+                source=link.table,
+                reader=stream.reader,
             )
             counted.append((stream, rows))
         for stream, rows in counted:
@@ -434,12 +457,19 @@ class ProductMonitor:
         known = self._known(name)
         if known.spec is not None:
             self.spec = known.spec
+        reader = list_reader(known.files, known.spec)
+        reference: Reference | str
+        if isinstance(reader, ListReader):
+            reference = reader.reference
+        else:
+            reference = reader or reference_of(known.files, known.spec)
         return ReleaseWindows(
             name,
-            reference_of(known.files, known.spec),
+            reference,
             size=self.options.window,
             limits=self.options.limits,
             outcomes=known.outcomes,
+            reader=reader if isinstance(reader, ListReader) else None,
         )
 
     @property

@@ -12,6 +12,7 @@ from tollgate.metrics import ROWS, family
 from tollgate.monitor.accuracy import FLAGGED_FROM, DailyAccuracy
 from tollgate.monitor.decision_windows import ReleaseWindows, Window
 from tollgate.monitor.journal_monitor import ProductMonitor
+from tollgate.monitor.shown_lists import ListFigures
 from tollgate.repository.atomic import replace_file
 
 if TYPE_CHECKING:
@@ -107,7 +108,9 @@ def _newest(stream: ReleaseWindows, labels: dict[str, str]) -> Iterator[Sample]:
             yield from _window(judged[-1], {**labels, "window": kind})
     if not stream.windows:
         return
-    mix = stream.windows[-1].mix
+    mix, lists = stream.windows[-1].mix, stream.windows[-1].lists
+    if lists is not None:
+        yield from _lists(lists, labels)
     for at, decision in enumerate(stream.outcomes.words):
         yield "decision_share", {**labels, "decision": decision}, mix.share(at)
     yield "confidence", labels, mix.confidence
@@ -115,6 +118,15 @@ def _newest(stream: ReleaseWindows, labels: dict[str, str]) -> Iterator[Sample]:
     now = mix.degraded()
     for bit in stream.mix.degraded():  # export 0 for a bit that no longer occurs
         yield "degraded_share", {**labels, "bit": bit}, now.get(bit, 0) / mix.rows
+
+
+def _lists(found: ListFigures, labels: dict[str, str]) -> Iterator[Sample]:
+    for kind in ("without_history", "fallback", "short"):
+        yield "list_share", {**labels, "kind": kind}, getattr(found, kind)
+    yield "explored_share", labels, found.explored
+    yield "coverage", labels, found.coverage
+    for tenth, share in enumerate(found.tenths, start=1):
+        yield "shown_share", {**labels, "tenth": str(tenth)}, share
 
 
 def _window(window: Window, labels: dict[str, str]) -> Iterator[Sample]:

@@ -98,6 +98,7 @@ def charts_of(stream: ReleaseWindows, *, limit: float) -> list[Chart]:
     return [
         *_drift(windows, places, limit=limit),
         _decisions(windows, places, words=stream.outcomes.words),
+        *_lists(windows, places),
         _trouble(windows, places),
     ]
 
@@ -165,18 +166,60 @@ def _decisions(
     )
 
 
-def _trouble(windows: Sequence[Window], places: Sequence[str]) -> Chart:
+def _lists(windows: Sequence[Window], places: Sequence[str]) -> list[Chart]:
+    """Return the charts of lists over windows, and of the items shown newest."""
+    found = [window.lists for window in windows]
+    if found[-1] is None:
+        return []
+    shares = (
+        ("without history", "without_history"),
+        ("short", "short"),
+        ("history not read", "fallback"),
+        ("items explored", "explored"),
+        ("coverage", "coverage"),
+    )
     series = [
-        ChartLine("unsure of", [window.mix.unsure_share for window in windows], "--a"),
         ChartLine(
-            "degraded",
-            [window.mix.apart / max(window.mix.rows, 1) for window in windows],
-            "--b",
+            name,
+            [float("nan") if one is None else getattr(one, field) for one in found],
+            color,
+        )
+        for (name, field), color in zip(shares, _COLORS, strict=True)
+    ]
+    tenths = found[-1].tenths
+    even = [1 / len(tenths)] * len(tenths)
+    return [
+        Chart(
+            kind="lines",
+            words="lists, items shown and items of the catalogue, by window",
+            series=series,
+            places=places,
+            most=max([0.01, *(value for line in series for _, value in line.points)]),
+        ),
+        Chart(
+            kind="bars",
+            words="items shown, by the training's events with more popular items",
+            series=(
+                ChartLine("events in training", even, "--trained"),
+                ChartLine("shown in the newest window", tenths, "--seen"),
+            ),
+            places=[f"{tenth / len(tenths):.0%}" for tenth in range(1, len(tenths))],
+            most=max(*tenths, *even),
         ),
     ]
+
+
+def _trouble(windows: Sequence[Window], places: Sequence[str]) -> Chart:
+    degraded = [window.mix.apart / max(window.mix.rows, 1) for window in windows]
+    series = [ChartLine("degraded", degraded, "--b")]
+    words = "rows set apart, by window"
+    if any(window.mix.confident for window in windows):
+        unsure = [window.mix.unsure_share for window in windows]
+        series.insert(0, ChartLine("unsure of", unsure, "--a"))
+        words = f"rows with no probability above {UNSURE:g}, and {words}"
     return Chart(
         kind="lines",
-        words="rows with no probability above 0.8, and rows set apart, by window",
+        words=words,
         series=series,
         places=places,
         most=max([0.01, *(value for line in series for _, value in line.points)]),
@@ -296,8 +339,8 @@ def _release(
         "troubled": sum(stream.troubled.values()),
         "problem": stream.problem,
         "groups": [
-            *_group("Windows of decisions", stream.windows, with_charts=True),
-            *_group("Days", stream.days, with_charts=False),
+            *_group("Windows of decisions", stream, stream.windows, with_charts=True),
+            *_group("Days", stream, stream.days, with_charts=False),
         ],
         "charts": charts_of(stream, limit=one.options.limits.psi),
         "counts": _counts(stream),
@@ -306,7 +349,11 @@ def _release(
 
 
 def _group(
-    title: str, windows: Sequence[Window], *, with_charts: bool
+    title: str,
+    stream: ReleaseWindows,
+    windows: Sequence[Window],
+    *,
+    with_charts: bool,
 ) -> list[dict[str, object]]:
     """Return the judged windows as one group, or no group if there are none."""
     judged = [window for window in windows if window.verdicts]
@@ -321,7 +368,8 @@ def _group(
         }
         for at, last in enumerate(judged[-1].verdicts)
     ]
-    charts = _worst(judged[-1]) if with_charts else []
+    before = "training" if stream.reader is None else "first window"
+    charts = _worst(judged[-1], before) if with_charts else []
     return [{"title": title, "columns": columns, "charts": charts}]
 
 
@@ -340,7 +388,7 @@ def _distances(one: ColumnResult) -> tuple[str, ...]:
     )
 
 
-def _worst(window: Window) -> list[Chart]:
+def _worst(window: Window, before: str) -> list[Chart]:
     """Return the bins of the score, and of the columns that drifted most."""
     score = [one for one in window.verdicts if one.kind == "score"]
     shown = [one for one in window.drifted if one.kind != "score"][:3]
@@ -349,7 +397,7 @@ def _worst(window: Window) -> list[Chart]:
             kind="bars",
             words=f"{one.name}: share of rows by value, newest window",
             series=(
-                ChartLine("training", bins.trained, "--trained"),
+                ChartLine(before, bins.trained, "--trained"),
                 ChartLine("now", bins.seen, "--seen"),
             ),
             places=[number(cut) for cut in bins.cuts],
@@ -363,6 +411,11 @@ def _worst(window: Window) -> list[Chart]:
 def _counts(stream: ReleaseWindows) -> list[tuple[str, str, str]]:
     """Return the rows and the share of each decision and each degraded bit."""
     mix = stream.mix
+    unsure = (
+        f"no probability of {UNSURE:g} or more",
+        f"{mix.unsure:,}",
+        f"{number(mix.unsure_share * 100)} %",
+    )
     return [
         *(
             (name, f"{mix.decisions[at]:,}", f"{mix.share(at) * 100:.3g} %")
@@ -372,9 +425,5 @@ def _counts(stream: ReleaseWindows) -> list[tuple[str, str, str]]:
             (f"degraded: {bit}", f"{count:,}", f"{count / mix.rows * 100:.3g} %")
             for bit, count in mix.degraded().items()
         ),
-        (
-            f"no probability of {UNSURE:g} or more",
-            f"{mix.unsure:,}",
-            f"{number(mix.unsure_share * 100)} %",
-        ),
+        *([unsure] if stream.reader is None else []),
     ]

@@ -36,6 +36,7 @@ class MonitoredRows(msgspec.Struct, frozen=True, eq=False):
         confidence: Largest probability; NaN for none.
         decided_us, event_us: Times of decision and purchase; event_us is 0 where it was
             not stored.
+        lists: Of `shown_lists.LIST`; None for a product that decides.
     """
 
     values: npt.NDArray[np.float32]
@@ -48,14 +49,16 @@ class MonitoredRows(msgspec.Struct, frozen=True, eq=False):
     confidence: npt.NDArray[np.float32]
     decided_us: I64
     event_us: I64
+    lists: npt.NDArray[np.void] | None = None
 
     def __len__(self) -> int:
         return len(self.decision)
 
     def take(self, rows: slice | Bool) -> MonitoredRows:
         """Return the selected rows."""
+        columns = {name: getattr(self, name) for name in self.__struct_fields__}
         return MonitoredRows(
-            *(getattr(self, name)[rows] for name in self.__struct_fields__)
+            **{name: one[rows] for name, one in columns.items() if one is not None}
         )
 
 

@@ -1,4 +1,8 @@
-"""Read the training distribution of a release's model from its artifact.json."""
+"""
+Read the training distribution of a release's model from its artifact.json.
+
+Of a product that ranks, the first window takes its place.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,8 @@ log = logging.getLogger(__name__)
 
 F64 = npt.NDArray[np.float64]
 
+# Shares of the rows at which a distribution is listed, those of artifact.json.
+_SHARES = (0.0, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 1.0)
 # Period of each calendar feature, in seconds.
 _ROUND_S = {"weekend": 7 * 86_400.0, "night": 86_400.0}
 
@@ -51,7 +57,7 @@ class ReferenceColumn(msgspec.Struct, frozen=True, eq=False):
     One number that is compared: a feature, or the model's score.
 
     Attributes:
-        kind: "feature" or "score".
+        kind: "feature" or "score"; "user" or "items" of a list.
         name: Name of the feature; "score" for the score.
         marks: Training distribution; None if no training row had a value.
         missing: Share of training rows without a finite value.
@@ -66,7 +72,11 @@ class ReferenceColumn(msgspec.Struct, frozen=True, eq=False):
 
 
 class Reference(msgspec.Struct, frozen=True, eq=False):
-    """Training distribution of a release, by column: features in order, then score."""
+    """
+    Training distribution of a release, by column: features in order, then score.
+
+    Without rows its columns have no distribution yet.
+    """
 
     rows: int
     columns: tuple[ReferenceColumn, ...]
@@ -93,20 +103,53 @@ def reference_of(
     problem = _problem(training)
     if problem:
         return f"its {ARTIFACT_FILE} {problem}"
-    calendars = {one.name: one.calendar for one in spec.features} if spec else {}
+    periods = calendar_periods(spec)
     columns = [
-        _column(
-            "feature",
-            name,
-            one,
-            training,
-            round_s=_ROUND_S.get(calendars.get(name) or "", 0.0),
-        )
+        _column("feature", name, one, training, round_s=periods.get(name, 0.0))
         for name, one in training.features.items()
     ]
     if training.score is not None:
         columns.append(_column("score", "score", training.score, training))
     return Reference(training.rows, tuple(columns))
+
+
+def calendar_periods(spec: FeatureSpec | None) -> dict[str, float]:
+    """Return the period of each calendar feature of a spec, s."""
+    features = spec.features if spec is not None else ()
+    return {
+        one.name: _ROUND_S[one.calendar] for one in features if one.calendar in _ROUND_S
+    }
+
+
+def learn_reference(reference: Reference, values: npt.NDArray[np.float32]) -> Reference:
+    """
+    Return a reference with the distribution of some rows.
+
+    Args:
+        reference: Its columns.
+        values: float32 [N, C], NaN for no value.
+    """
+    columns = []
+    for at, column in enumerate(reference.columns):
+        there = values[np.isfinite(values[:, at]), at].astype(np.float64)
+        marks = _exact_marks(there) if len(there) else None
+        missing = 1 - len(there) / len(values)
+        columns.append(msgspec.structs.replace(column, marks=marks, missing=missing))
+    return Reference(len(values), tuple(columns))
+
+
+def _exact_marks(values: F64) -> Marks:
+    """Return the marks of rows that are all known; float64 [N], at least one."""
+    ordered = np.sort(values)
+    listed = np.quantile(ordered, _SHARES, method="nearest")
+    points, counts = np.unique(listed, return_counts=True)
+    below, upto = (
+        np.searchsorted(ordered, points, side=side) / len(ordered)
+        for side in ("left", "right")
+    )
+    return Marks(
+        points, np.stack([below] * 2, axis=1), np.stack([upto] * 2, axis=1), counts > 1
+    )
 
 
 def _problem(training: Training) -> str:

@@ -21,6 +21,13 @@ ARTIFACT = REPOSITORY / "fraud_model/1/artifact.json"
 TRAINING = json.loads(ARTIFACT.read_text())["training"]
 FEATURES = tuple(TRAINING["features"])
 DAY_US = 86_400_000_000
+# Metrics of the monitor that only products that rank have.
+LIST_METRICS = {
+    "tollgate_monitor_list_share",
+    "tollgate_monitor_explored_share",
+    "tollgate_monitor_coverage",
+    "tollgate_monitor_shown_share",
+}
 LOOKED_US = 1_790_000_000_000_000  # long after everything
 
 

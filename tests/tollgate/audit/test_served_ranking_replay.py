@@ -23,6 +23,7 @@ from tollgate.audit.worker.pseudonyms import Subjects
 from tollgate.audit.worker.sealing import Sealer
 from tollgate.backfill.prepared_lists import open_ranking_release, prepare_lists
 from tollgate.cli.app import app
+from tollgate.monitor.journal_monitor import MonitorOptions, ProductMonitor
 from tollgate.repository.slo import Form
 from tollgate.server.serving.embedded import serve
 from tollgate.store.redis.cluster_store import open_store
@@ -109,6 +110,14 @@ def test_served_lists_are_ranked_again_to_the_bit(tmp_path: Path, form: Form) ->
     assert [one.what for one in found.differences] == []
     assert (part.rows, part.same, part.problem) == (sent, sent, "")
     assert ROWS // 5 < prepared < ROWS // 2
+    monitor = ProductMonitor(home, repository=None, options=MonitorOptions(window=200))
+    monitor.look(time.time_ns() // 1000)
+    monitor.require_read()
+    (stream,) = monitor.streams.values()
+    assert (stream.fates()["baseline"], stream.fates()["unknown"]) == (200, 0)
+    figures = stream.windows[0].lists
+    assert figures is not None
+    assert figures.lists == stream.windows[0].mix.rows
     shown = CliRunner().invoke(
         app,
         [

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tollgate.monitor.decision_windows import ReleaseWindows
     from tollgate.monitor.journal_monitor import Journals, ProductMonitor
     from tollgate.monitor.monitor_metrics import MonitorMetrics
+    from tollgate.monitor.shown_lists import ListFigures
     from tollgate.settings import Settings
 
 
@@ -53,6 +54,8 @@ def monitor_tables(monitors: Sequence[ProductMonitor]) -> Iterator[Any]:
             judged = [window for window in stream.windows if window.verdicts]
             if judged:
                 yield _newest(judged[-1].verdicts)
+            if stream.windows and (lists := stream.windows[-1].lists) is not None:
+                yield _lists_text(lists)
         if one.accuracy is not None and one.streams:
             yield _accuracy(one.accuracy, list(one.streams))
 
@@ -78,6 +81,9 @@ def monitor_report(monitors: Sequence[ProductMonitor]) -> list[dict[str, Any]]:
                         for kind in _KINDS
                     },
                     "newest_window": _newest_report(stream),
+                    "newest_lists": stream.windows[-1].lists
+                    if stream.windows
+                    else None,
                     "accuracy": _accuracy_report(one.accuracy, release),
                 }
                 for release, stream in one.streams.items()
@@ -140,6 +146,15 @@ def _summary_text(product: str, release: str, stream: ReleaseWindows) -> str:
     if not any(stream.closed.values()) and not stream.problem:
         parts.append(f"{stream.pending:,} in the first window, which is not full yet")
     return "; ".join(parts)
+
+
+def _lists_text(found: ListFigures) -> str:
+    return (
+        f"newest window: {found.coverage:.2%} of the catalogue shown, "
+        f"{found.explored:.2%} of the items explored; of {found.lists:,} lists "
+        f"{found.without_history:.2%} for users without history, {found.fallback:.2%} "
+        f"with a history not read, {found.short:.2%} short"
+    )
 
 
 def _newest(verdicts: Sequence[Any]) -> Table:
