@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory --no-builtin-rules
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.tollgate-ready
-EXTRAS := server,load,baseline,door,stream,fleet,traces,docs,dev
+EXTRAS := server,load,baseline,door,edge,stream,fleet,traces,docs,dev
 
 # The distributions, and the folders that setuptools leaves where it builds them.
 PARTS := . ./clients/python ./converters

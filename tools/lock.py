@@ -19,7 +19,7 @@ PROJECTS = (
     "converters/pyproject.toml",
 )
 EXTRAS = (
-    *("server", "image", "load", "baseline"),
+    *("server", "image", "load", "baseline", "edge"),
     *("stream", "testing", "fleet", "traces", "docs", "dev"),
 )
 HEAD = (

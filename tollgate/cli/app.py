@@ -22,6 +22,7 @@ from tollgate.cli.models import repository_commands as repository
 from tollgate.cli.operations import alarm_commands as alarms
 from tollgate.cli.operations import challenger_commands as challenger
 from tollgate.cli.operations import door_command as door
+from tollgate.cli.operations import edge_commands as edge
 from tollgate.cli.operations import gateway_commands as gateway
 from tollgate.cli.operations import latency_commands as latency
 from tollgate.cli.operations import observability_commands as observability
@@ -292,6 +293,14 @@ _command(
     "gateway certificates", gateway.certificates, "certs --host localhost --caller shop"
 )
 _command("door", door.door, "--port 8080 --api-keys callers.keys", panel=_OPERATORS)
+_group(
+    "edge",
+    _OPERATORS,
+    "Decide on devices, without a server: sign and pack releases for them.",
+    "pack fraud --key release.key --out fraud.bundle",
+)
+_command("edge key", edge.key, "release.key release.pub")
+_command("edge pack", edge.pack, "fraud --key release.key --out fraud.bundle")
 _group(
     "lists",
     _OPERATORS,

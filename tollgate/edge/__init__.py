@@ -1,0 +1,1 @@
+"""Decide on a device from a signed bundle of one release."""
