@@ -1,4 +1,4 @@
-"""Choose the diversity of the lists on the validation part."""
+"""Make lists as a server does, and choose the weight of their diversity by them."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from converters.ranking.metrics import SHOWN, list_diversity, mean_ndcg
-from tollgate.policy.decision_tables import ConditionTable
+from converters.ranking.metrics import list_diversity, mean_ndcg
+from converters.ranking.splits import Queries
+from converters.ranking.training import Scored
 from tollgate.policy.ranking_rules import RankingRules
 from tollgate.ranking.catalogue import Catalogue
-from tollgate.ranking.rank import RankingInput, bind_rules, rank_row
+from tollgate.ranking.draws import SEED_BYTES
+from tollgate.ranking.rank import RankedList, RankingInput, bind_rules, rank_row
 
-MOST_LOST = 0.02  # share of the NDCG@10 that diversity may cost
-# The grid, searched in this order.
-WEIGHTS = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.5, 0.6)
+WEIGHTS = tuple(step / 50 for step in range(26))  # the grid: 0, 0.02 … 0.5
+MOST_LOST = 0.02  # of the NDCG@10 without diversity
 
 F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
-I32 = npt.NDArray[np.int32]
 
 
-class WeightQuality(msgspec.Struct, frozen=True):
+class DiversityFigures(msgspec.Struct, frozen=True):
     """
-    Quality of the lists with one weight of the diversity.
+    Quality of the lists of one weight.
 
     Attributes:
-        weight: `diversity.weight` of the policy.
+        weight: Weight of the diversity.
         ndcg: Mean NDCG@10.
-        diversity: Mean over users of 1 - mean cosine of two items of the first 10.
+        diversity: Mean over lists of 1 - the mean cosine of two of the first 10 items,
+            by the catalogue's vectors.
     """
 
     weight: float
@@ -40,105 +40,94 @@ class WeightQuality(msgspec.Struct, frozen=True):
 
 class DiversityChoice(msgspec.Struct, frozen=True):
     """
-    The weight of the diversity, and the qualities by which it was chosen.
+    A chosen weight.
 
     Attributes:
-        weight: `diversity.weight` for the policy.
-        tried: The grid up to the first weight that costs too much.
+        chosen: Its figures.
+        tried: Those of the weights of the grid up to the first that loses too much; the
+            first is without diversity.
+        lists: Number of lists that they come from.
     """
 
-    weight: float
-    tried: tuple[WeightQuality, ...]
+    chosen: DiversityFigures
+    tried: tuple[DiversityFigures, ...]
+    lists: int
+
+
+def make_lists(
+    catalogue: Catalogue, scored: Scored, relevance: F32, rules: RankingRules
+) -> list[RankedList]:
+    """
+    Rank the candidates of Q requests by a policy; all items are in stock.
+
+    Args:
+        relevance: Of the candidates; float32 [Q, C].
+        rules: Section of a policy without rules on conditions and without exploration.
+    """
+    bound = bind_rules(rules, catalogue)
+    popular = catalogue.popular[0]
+    nothing, available = np.zeros(0, np.int32), np.ones(catalogue.size, np.bool_)
+    events, retrieved = scored.events, scored.retrieved
+    return [
+        rank_row(
+            RankingInput(
+                count=rules.items,
+                seed=bytes(SEED_BYTES),
+                in_force=0,
+                candidates=retrieved.items[row],
+                sources=retrieved.sources[row],
+                relevance=relevance[row],
+                history_items=events.items[row],
+                history_actions=events.actions[row],
+                history_age_s=events.age_s[row],
+                excluded=nothing,
+                available=available,
+                fill=popular[popular >= 0],
+            ),
+            bound,
+        )
+        for row in range(len(relevance))
+    ]
 
 
 def choose_diversity(
     catalogue: Catalogue,
-    candidates: I32,
-    relevance: F64,
-    relevant: Sequence[I32],
+    scored: Scored,
+    relevance: F32,
     *,
-    most_lost: float = MOST_LOST,
+    queries: Queries,
+    rules: RankingRules,
+    weights: Sequence[float] = WEIGHTS,
 ) -> DiversityChoice:
     """
-    Choose the greatest weight up to which the NDCG@10 falls by at most a share.
+    Choose the last weight before the first one that loses over 2 % of the NDCG@10.
 
     Args:
-        catalogue: The items.
-        candidates: Candidates of Q users of the validation part, -1 after the last;
-            int32 [Q, C].
-        relevance: Their relevance; float [Q, C].
-        relevant: Items that each user met later.
-        most_lost: Largest share of the NDCG@10 without diversity that may be lost.
-
-    Returns:
-        The weight; 0 if no list has an item that its user met later.
+        catalogue: Items, learnt without the events that are held out.
+        scored: Candidates of the requests.
+        relevance: Their relevance; float32 [Q, C].
+        queries: The requests, and the items that the users met later.
+        rules: Section of a policy; its weight has no effect.
+        weights: The grid, ascending from 0.
     """
-    tried: list[WeightQuality] = []
-    for weight in WEIGHTS:
-        lists = diverse_lists(catalogue, candidates, relevance, weight=weight)
-        diversity = [list_diversity(one, catalogue.vectors) for one in lists]
-        quality = WeightQuality(
-            weight=weight,
-            ndcg=mean_ndcg(lists, relevant),
-            diversity=float(np.mean(diversity)),
+    tried: list[DiversityFigures] = []
+    for weight in weights:
+        changed = msgspec.structs.replace(rules, diversity=weight)
+        lists = np.stack(
+            [one.items for one in make_lists(catalogue, scored, relevance, changed)]
         )
-        tried.append(quality)
-        if quality.ndcg == 0:  # no list has an item that a user met later
-            return DiversityChoice(weight=0.0, tried=tuple(tried))
-        if quality.ndcg < (1 - most_lost) * tried[0].ndcg:
-            return DiversityChoice(weight=tried[-2].weight, tried=tuple(tried))
-    return DiversityChoice(weight=tried[-1].weight, tried=tuple(tried))
-
-
-def diverse_lists(
-    catalogue: Catalogue,
-    candidates: I32,
-    relevance: F64,
-    *,
-    weight: float,
-    count: int = SHOWN,
-) -> I32:
-    """
-    Rank candidates as a server does, by a policy that has nothing but diversity.
-
-    Args:
-        candidates: -1 after the last; int32 [Q, C].
-        relevance: Of the candidates; float [Q, C].
-        weight: Of the diversity.
-        count: Length of the lists.
-
-    Returns:
-        Items, -1 after the last; int32 [Q, count].
-    """
-    rules = RankingRules(
-        items=count,
-        diversity=weight,
-        exploration=None,
-        bought_s=0,
-        seen_s=0,
-        stock="",
-        rules=(),
-        tables=ConditionTable([], []),
-    )
-    bound = bind_rules(rules, catalogue)
-    available = np.ones(catalogue.size, np.bool_)
-    none = np.zeros(0, np.int32)
-    lists = np.full((len(candidates), count), -1, np.int32)
-    for row, (own, scores) in enumerate(zip(candidates, relevance, strict=True)):
-        present = own >= 0
-        given = RankingInput(
-            count=count,
-            seed=b"",
-            in_force=0,
-            candidates=own[present],
-            sources=np.zeros(int(present.sum()), np.uint8),
-            relevance=scores[present].astype(np.float32),
-            history_items=none,
-            history_actions=none.astype(np.int8),
-            history_age_s=none.astype(np.float64),
-            excluded=none,
-            available=available,
-            fill=none,
+        tried.append(
+            DiversityFigures(
+                weight=weight,
+                ndcg=mean_ndcg(lists, queries.relevant),
+                diversity=float(
+                    np.mean([list_diversity(one, catalogue.vectors) for one in lists])
+                ),
+            )
         )
-        lists[row] = rank_row(given, bound).items
-    return lists
+        if tried[-1].ndcg < (1 - MOST_LOST) * tried[0].ndcg:
+            chosen = tried[-2]
+            break
+    else:
+        chosen = tried[-1]
+    return DiversityChoice(chosen=chosen, tried=tuple(tried), lists=len(relevance))

@@ -246,7 +246,7 @@ def fit_shop(interactions: Interactions, choice: Choice) -> TrainedShop:
         interactions, choice.retrieval, seed=choice.seed
     )
     return TrainedShop(
-        catalogue=catalogue,
+        catalogue=msgspec.structs.replace(catalogue, repeats=choice.repeats),
         retrieval=retrieval_graph(factors.candidates),
         ranker=ranker,
         choice=choice,
@@ -339,7 +339,7 @@ def _choose_retrieval(
         lists = _retrieved_lists(factors, users, events, repeats=repeats)
         recall = mean_recall(lists, queries.relevant)
         ndcg = mean_ndcg(lists, queries.relevant)
-        tried.append((_retrieval_name(candidate), recall, ndcg))
+        tried.append((retrieval_name(candidate), recall, ndcg))
         if recall + ndcg > best:
             best, found, fitted = recall + ndcg, candidate, factors
 
@@ -370,13 +370,14 @@ def _choose_retrieval(
         )
         recall = mean_recall(scored.retrieved.items, queries.relevant)
         ndcg = mean_ndcg(scored.retrieved.items, queries.relevant)
-        tried.append((f"{_retrieval_name(candidate)}, {count} similar", recall, ndcg))
+        tried.append((f"{retrieval_name(candidate)}, {count} similar", recall, ndcg))
         if recall > most:
             most, chosen = recall, candidate
     return chosen, fitted, tried
 
 
-def _retrieval_name(settings: RetrievalSettings) -> str:
+def retrieval_name(settings: RetrievalSettings) -> str:
+    """Describe the settings of a retrieval in a few words."""
     name = (
         f"EASE, ridge {settings.ridge:g}, {settings.size} factors, "
         f"half-life {settings.half_life:g}"

@@ -166,12 +166,18 @@ class CandidateStage:
                 actions=events.actions[good],
                 age_s=events.age_s[good],
             )
+            skip = [excluded[row] for row in good]
+            if not self.catalogue.repeats:
+                skip = [
+                    np.concatenate((out, own[own != NO_ITEM]))
+                    for out, own in zip(skip, part.items, strict=True)
+                ]
             retrieved = retrieve(
                 self.catalogue,
                 self._session,
                 part,
                 available=available,
-                skip=[excluded[row] for row in good],
+                skip=skip,
             )
             features[good] = candidate_features(self.catalogue, part, retrieved)
             ranking["items"][good] = retrieved.items

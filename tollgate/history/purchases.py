@@ -224,8 +224,10 @@ def _add_missing_columns(
     """Add ids to readings, and ids and times to independent rows, that lack them."""
     import polars as pl
 
-    if spec.rows_noun == "readings" and TRANSACTION_ID not in frame.columns:
-        key = spec.entities[0].key
+    of_one = spec.rows_noun == "readings" or spec.history is not None
+    if of_one and TRANSACTION_ID not in frame.columns:
+        one = 0 if spec.history is None else spec.history.entity
+        key = spec.entities[one].key
         if {key, EVENT_TIME} <= set(frame.columns):
             times_us = pl.Series(columns.times_us(frame[EVENT_TIME], source=source))
             machines = columns.ids(frame[key], source=source)

@@ -60,6 +60,11 @@ def step_names(product: str) -> tuple[str, str, str]:
     return f"{product}_features", f"{product}_model", f"{product}_decision"
 
 
+def ranking_step_names(product: str) -> tuple[str, str, str]:
+    """Name the three steps of a product that ranks: candidates, model, ranking."""
+    return f"{product}_candidates", f"{product}_model", f"{product}_ranking"
+
+
 def config_texts(
     spec: FeatureSpec,
     *,
@@ -86,7 +91,7 @@ def config_texts(
         "max_batch_size": MAX_BATCH_ROWS,
         "vector_size": len(spec.features),
         "context_size": context_dtype(spec.entity_names, spec.field_names).itemsize,
-        "tensors": _request_tensors(spec),
+        "tensors": request_tensors(spec),
         "answer_types": ANSWER_TYPES,
     }
     return {
@@ -162,7 +167,7 @@ def all_texts(
     }
 
 
-def _request_tensors(spec: FeatureSpec) -> list[dict[str, object]]:
+def request_tensors(spec: FeatureSpec) -> list[dict[str, object]]:
     """List the tensors of a request; a field is optional."""
     required: list[dict[str, object]] = [
         {"name": name, "type": _TYPES.get(name, "TYPE_STRING"), "optional": False}
@@ -203,9 +208,28 @@ def policy_text(plan: Plan, thresholds: Thresholds, *, seen: bool) -> str:
     )
 
 
-def slo_text(product: str, *, objective_ms: int = 50) -> str:
-    """Write slo.yaml: the budget of each layer is a share of the objective."""
-    values = {"product": product, "objective_ms": objective_ms}
+def slo_text(
+    product: str,
+    *,
+    objective_ms: int = 50,
+    delay_ms: float = 4.5,
+    list_budget_us: int | None = None,
+) -> str:
+    """
+    Write slo.yaml: the budget of each layer is a share of the objective.
+
+    Args:
+        objective_ms: Latency objective of an answer.
+        delay_ms: Longest time that a request waits for others at the first step.
+        list_budget_us: Time of the model for one list; None for a model of rows, whose
+            budget is that of its layer.
+    """
+    values = {
+        "product": product,
+        "objective_ms": objective_ms,
+        "delay_ms": delay_ms,
+        "list_budget_us": list_budget_us,
+    }
     return render("tollgate/product/templates/slo.yaml.j2", values)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tollgate.errors import InputError, RepositoryError
-from tollgate.product.files import step_names
+from tollgate.product.files import ranking_step_names, step_names
 from tollgate.repository.atomic import sync_directory
 from tollgate.repository.configs import read_config
 from tollgate.repository.product_models import read_product
@@ -47,7 +47,11 @@ def place(staged: Path, *, repository: Path, product: str) -> None:
     Raises:
         RepositoryError: One cannot be placed; those that were placed are removed again.
     """
-    pairs = [(staged / name, repository / name) for name in _folders(product)]
+    pairs = [
+        (staged / name, repository / name)
+        for name in _folders(product)
+        if (staged / name).is_dir()
+    ]
     _move(pairs, repository=repository)
 
 
@@ -85,7 +89,9 @@ def displace(repository: Path, names: Sequence[str], *, into: Path) -> None:
 
 
 def _folders(product: str) -> tuple[str, ...]:
-    return (*step_names(product), product)
+    """Name the folders that a product of either kind can have, the ensemble last."""
+    steps = dict.fromkeys((*step_names(product), *ranking_step_names(product)))
+    return (*steps, product)
 
 
 def _called_by_others(repository: Path, product: str) -> set[str]:

@@ -63,6 +63,7 @@ class Catalogue(msgspec.Struct, frozen=True, eq=False, dict=True):
             first is EVERYONE.
         popular: Items in descending order of popularity, by segment, -1 after the last;
             int32 [S, P].
+        repeats: Items of the user's newest events may be candidates.
     """
 
     item_ids: list[bytes]
@@ -83,6 +84,7 @@ class Catalogue(msgspec.Struct, frozen=True, eq=False, dict=True):
     static_names: list[str]
     segments: list[str]
     popular: I32
+    repeats: bool = True
 
     @property
     def size(self) -> int:
@@ -169,6 +171,7 @@ class Catalogue(msgspec.Struct, frozen=True, eq=False, dict=True):
             )
         values["half_life"] = float(values["half_life"])
         values["similar_count"] = int(values["similar_count"])
+        values["repeats"] = bool(values["repeats"])
         wanted = {name: values[name] for name in Catalogue.__struct_fields__}
         catalogue = Catalogue(**wanted)
         if problem := catalogue_problem(catalogue):

@@ -24,10 +24,12 @@ from tollgate.templating import yaml_number
 
 if TYPE_CHECKING:
     from tollgate.product.creation import CreatedProduct
+    from tollgate.product.interactions import InteractionChoices
     from tollgate.product.plan import EntityColumn, Plan
 
 
 _ROLES = "Roles of columns"
+_RANKING = "Products that rank"
 _MODEL = "The model"
 _THRESHOLDS = "The thresholds: state either costs or rates"
 _AGAIN = " May be repeated."
@@ -40,11 +42,50 @@ Name = Annotated[
 def new(
     name: Name,
     table: Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            "--from", help="Table: Parquet, CSV with a header line, or JSON lines."
+            "--from",
+            help="Table: Parquet, CSV with a header line, or JSON lines.",
+            show_default="required, or --interactions",
         ),
-    ],
+    ] = None,
+    interactions: Annotated[
+        Path | None,
+        typer.Option(
+            help="Table of events, each of a user with an item, instead of --from: "
+            "create a product that ranks items. Needs --user, --item and --time.",
+            show_default="none",
+            rich_help_panel=_RANKING,
+        ),
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with the user of each event.", rich_help_panel=_RANKING
+        ),
+    ] = None,
+    item: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with the item of each event.", rich_help_panel=_RANKING
+        ),
+    ] = None,
+    action: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with view, cart or purchase.",
+            show_default="none: every event is a view",
+            rich_help_panel=_RANKING,
+        ),
+    ] = None,
+    category: Annotated[
+        str | None,
+        typer.Option(
+            help="Column with the category of each event's item.",
+            show_default="none",
+            rich_help_panel=_RANKING,
+        ),
+    ] = None,
     label: Annotated[
         str, typer.Option(help="Column with the outcome.", rich_help_panel=_ROLES)
     ] = "",
@@ -243,6 +284,54 @@ def new(
 
     folder = console.settings(repository=repository).repository_path
     require_free(folder, name)
+    columns_of_events = {
+        "--user": user,
+        "--item": item,
+        "--action": action,
+        "--category": category,
+    }
+    if interactions is not None:
+        from tollgate.product.interactions import InteractionChoices
+
+        unused = {
+            "--from": table,
+            "--label": label,
+            "--no-label": no_label,
+            "--label-delay": label_delay,
+            "--positive": positive,
+            "--entity": entity,
+            "--amount": amount,
+            "--drop": drop,
+            "--sensitive": sensitive,
+            "--keep": keep,
+            "--model": model,
+            "--cost-missed": cost_missed,
+            "--cost-review": cost_review,
+            "--cost-wrong-decline": cost_wrong_decline,
+            "--review-rate": review_rate,
+            "--decline-rate": decline_rate,
+            "--false-alarms": false_alarms,
+        }
+        _new_ranking(
+            InteractionChoices(
+                product=name,
+                table=interactions,
+                user=user or "",
+                item=item or "",
+                time=time_ or "",
+                action=action,
+                category=category,
+                id=id_,
+            ),
+            repository=folder,
+            unused=[option for option, value in unused.items() if value],
+        )
+        return
+    for option, column in columns_of_events.items():
+        if column is not None:
+            raise InputError(option, "goes with --interactions")
+    if table is None:
+        raise InputError("--from", "name the table, or events with --interactions")
     if entity and not time_:
         raise InputError(
             "--entity", "windows need times: name their column with --time"
@@ -382,6 +471,39 @@ def _new_readings(
         f"serve it: tollgate up --product {choices.product}; judge it, once faults are "
         f"known: tollgate evaluate READINGS --product {choices.product} "
         "--faults FILE",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _new_ranking(
+    choices: InteractionChoices, *, repository: Path, unused: Sequence[str]
+) -> None:
+    """Create a product that ranks, and print how well it does."""
+    from tollgate.product.interactions import create_interactions
+
+    if unused:
+        problem = f"does not go with --interactions: {', '.join(unused)}"
+        raise InputError(unused[0], problem)
+    for option, column in (
+        ("--user", choices.user),
+        ("--item", choices.item),
+        ("--time", choices.time),
+    ):
+        if not column:
+            raise InputError(option, "name the column: --interactions needs it")
+    steps = console.StepPrinter()
+    made = create_interactions(choices, repository=repository, report=steps.report)
+    chosen = made.diversity.chosen
+    console.result(
+        f"created {choices.product}: NDCG@10 {chosen.ndcg:.4f} on the newest fifth of "
+        f"the users' events, which its settings were chosen by; popular items "
+        f"{made.popular_ndcg:.4f}"
+    )
+    console.out.print(
+        f"serve it: tollgate up --product {choices.product}; load the events: tollgate "
+        f"materialize {choices.table} --product {choices.product}; then: python "
+        f"{repository / choices.product / 'ask.py'}",
         highlight=False,
         soft_wrap=True,
     )
