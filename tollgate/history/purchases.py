@@ -18,6 +18,7 @@ from tollgate.history.table import read_table, rename_aliases
 from tollgate.schema import (
     AMOUNT,
     EVENT_TIME,
+    ITEM,
     MAX_ID_BYTES,
     MIN_EVENT_TIME_US,
     TRANSACTION_ID,
@@ -142,6 +143,7 @@ def history_of(
     frame = _add_missing_columns(rename_aliases(frame, spec), spec, source=source)
     needed = [field.name for field in spec.fields if field.use == "features"]
     needed += [arrival] if arrival else []
+    needed += [ITEM] if spec.history is not None and ITEM in spec.history.of else []
     for name in (*spec.columns, *needed):
         if name not in frame.columns:
             raise InputError(
@@ -173,7 +175,7 @@ def history_of(
         ),
         fields={
             field.name: columns.field(frame[field.name], field, source=source)
-            for field in spec.fields
+            for field in spec.event_fields
             if field.name in frame.columns
         },
         arrival_us=columns.arrival_times_us(
