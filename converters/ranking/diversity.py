@@ -17,7 +17,9 @@ from tollgate.ranking.draws import SEED_BYTES
 from tollgate.ranking.rank import RankedList, RankingInput, bind_rules, rank_row
 
 WEIGHTS = tuple(step / 50 for step in range(26))  # the grid: 0, 0.02 … 0.5
-MOST_LOST = 0.02  # of the NDCG@10 without diversity
+# Of the NDCG@10 without diversity. Events that come later lose a little more than those
+# of the choice: 2.1 % where these lost 2.0 %, and 2 % is the most that lists should lose.
+MOST_LOST = 0.015
 
 F32 = npt.NDArray[np.float32]
 
@@ -100,7 +102,7 @@ def choose_diversity(
     weights: Sequence[float] = WEIGHTS,
 ) -> DiversityChoice:
     """
-    Choose the last weight before the first one that loses over 2 % of the NDCG@10.
+    Choose the last weight before the first one that loses over 1.5 % of the NDCG@10.
 
     Args:
         catalogue: Items, learnt without the events that are held out.

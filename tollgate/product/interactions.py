@@ -337,7 +337,7 @@ def _create(
 def _diversity_text(diversity: DiversityChoice) -> str:
     chosen, plain = diversity.chosen, diversity.tried[0]
     if chosen.weight == 0:
-        return f"weight 0: {diversity.tried[-1].weight:g} loses over 2 % of the NDCG@10"
+        return f"weight 0: {diversity.tried[-1].weight:g} loses too much of the NDCG@10"
     return (
         f"weight {chosen.weight:g}: {chosen.diversity:.4f} instead of "
         f"{plain.diversity:.4f}, NDCG@10 {chosen.ndcg:.4f} instead of {plain.ndcg:.4f}"
