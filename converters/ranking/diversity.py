@@ -1,4 +1,4 @@
-"""Make lists as a server does, and choose the weight of their diversity by them."""
+"""Rank by a policy offline, and choose its diversity on the validation part."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from converters.ranking.metrics import list_diversity, mean_ndcg
-from converters.ranking.splits import Queries
-from converters.ranking.training import Scored
+from converters.ranking.metrics import SHOWN, list_diversity, mean_ndcg
+from tollgate.policy.decision_tables import ConditionTable
 from tollgate.policy.ranking_rules import RankingRules
+from tollgate.ranking.candidates import Events
 from tollgate.ranking.catalogue import Catalogue
-from tollgate.ranking.draws import SEED_BYTES
-from tollgate.ranking.rank import RankedList, RankingInput, bind_rules, rank_row
+from tollgate.ranking.rank import RankingInput, bind_rules, rank_row
 
-WEIGHTS = tuple(step / 50 for step in range(26))  # the grid: 0, 0.02 … 0.5
-# Of the NDCG@10 without diversity. Events that come later lose a little more than those
-# of the choice: 2.1 % where these lost 2.0 %, and 2 % is the most that lists should lose.
+# Of the NDCG@10 without diversity. Lists may lose 2 %, and later events lose a bit more
+# than those of the choice: 2.1 % where these lost 2.0 %.
 MOST_LOST = 0.015
+WEIGHTS = tuple(step / 50 for step in range(26))  # the grid: 0, 0.02 … 0.5
 
 F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+I32 = npt.NDArray[np.int32]
 
 
-class DiversityFigures(msgspec.Struct, frozen=True):
+class WeightQuality(msgspec.Struct, frozen=True):
     """
-    Quality of the lists of one weight.
+    Quality of the lists with one weight of the diversity.
 
     Attributes:
-        weight: Weight of the diversity.
+        weight: `diversity.weight` of the policy.
         ndcg: Mean NDCG@10.
-        diversity: Mean over lists of 1 - the mean cosine of two of the first 10 items,
-            by the catalogue's vectors.
+        diversity: Mean over users of 1 - mean cosine of two items of the first 10.
     """
 
     weight: float
@@ -42,94 +42,132 @@ class DiversityFigures(msgspec.Struct, frozen=True):
 
 class DiversityChoice(msgspec.Struct, frozen=True):
     """
-    A chosen weight.
+    The weight of the diversity, and the qualities by which it was chosen.
 
     Attributes:
-        chosen: Its figures.
-        tried: Those of the weights of the grid up to the first that loses too much; the
-            first is without diversity.
-        lists: Number of lists that they come from.
+        chosen: Quality with the chosen weight, `diversity.weight` of the policy.
+        tried: The grid up to the first weight that costs too much; weight 0 first.
     """
 
-    chosen: DiversityFigures
-    tried: tuple[DiversityFigures, ...]
-    lists: int
-
-
-def make_lists(
-    catalogue: Catalogue, scored: Scored, relevance: F32, rules: RankingRules
-) -> list[RankedList]:
-    """
-    Rank the candidates of Q requests by a policy; all items are in stock.
-
-    Args:
-        relevance: Of the candidates; float32 [Q, C].
-        rules: Section of a policy without rules on conditions and without exploration.
-    """
-    bound = bind_rules(rules, catalogue)
-    popular = catalogue.popular[0]
-    nothing, available = np.zeros(0, np.int32), np.ones(catalogue.size, np.bool_)
-    events, retrieved = scored.events, scored.retrieved
-    return [
-        rank_row(
-            RankingInput(
-                count=rules.items,
-                seed=bytes(SEED_BYTES),
-                in_force=0,
-                candidates=retrieved.items[row],
-                sources=retrieved.sources[row],
-                relevance=relevance[row],
-                history_items=events.items[row],
-                history_actions=events.actions[row],
-                history_age_s=events.age_s[row],
-                excluded=nothing,
-                available=available,
-                fill=popular[popular >= 0],
-            ),
-            bound,
-        )
-        for row in range(len(relevance))
-    ]
+    chosen: WeightQuality
+    tried: tuple[WeightQuality, ...]
 
 
 def choose_diversity(
     catalogue: Catalogue,
-    scored: Scored,
-    relevance: F32,
+    candidates: I32,
+    relevance: F64,
+    relevant: Sequence[I32],
     *,
-    queries: Queries,
-    rules: RankingRules,
-    weights: Sequence[float] = WEIGHTS,
+    most_lost: float = MOST_LOST,
 ) -> DiversityChoice:
     """
-    Choose the last weight before the first one that loses over 1.5 % of the NDCG@10.
+    Choose the last weight before the NDCG@10 falls by more than a share.
 
     Args:
-        catalogue: Items, learnt without the events that are held out.
-        scored: Candidates of the requests.
-        relevance: Their relevance; float32 [Q, C].
-        queries: The requests, and the items that the users met later.
-        rules: Section of a policy; its weight has no effect.
-        weights: The grid, ascending from 0.
+        catalogue: The items.
+        candidates: Candidates of Q users of the validation part, -1 after the last;
+            int32 [Q, C].
+        relevance: Their relevance; float [Q, C].
+        relevant: Items that each user met later.
+        most_lost: Largest share of the NDCG@10 without diversity that may be lost.
+
+    Returns:
+        The weight; 0 if no list has an item that its user met later.
     """
-    tried: list[DiversityFigures] = []
-    for weight in weights:
-        changed = msgspec.structs.replace(rules, diversity=weight)
-        lists = np.stack(
-            [one.items for one in make_lists(catalogue, scored, relevance, changed)]
+    tried: list[WeightQuality] = []
+    for weight in WEIGHTS:
+        lists = diverse_lists(catalogue, candidates, relevance, weight=weight)
+        diversity = [list_diversity(one, catalogue.vectors) for one in lists]
+        quality = WeightQuality(
+            weight=weight,
+            ndcg=mean_ndcg(lists, relevant),
+            diversity=float(np.mean(diversity)),
         )
-        tried.append(
-            DiversityFigures(
-                weight=weight,
-                ndcg=mean_ndcg(lists, queries.relevant),
-                diversity=float(
-                    np.mean([list_diversity(one, catalogue.vectors) for one in lists])
-                ),
-            )
+        tried.append(quality)
+        if quality.ndcg == 0:  # no list has an item that a user met later
+            return DiversityChoice(chosen=quality, tried=tuple(tried))
+        if quality.ndcg < (1 - most_lost) * tried[0].ndcg:
+            return DiversityChoice(chosen=tried[-2], tried=tuple(tried))
+    return DiversityChoice(chosen=tried[-1], tried=tuple(tried))
+
+
+def diverse_lists(
+    catalogue: Catalogue, candidates: I32, relevance: F64, *, weight: float
+) -> I32:
+    """
+    Rank candidates as a server does, by a policy that has nothing but diversity.
+
+    Args:
+        candidates: -1 after the last; int32 [Q, C].
+        relevance: Of the candidates; float [Q, C].
+        weight: Of the diversity.
+
+    Returns:
+        The first 10 items, -1 after the last; int32 [Q, 10].
+    """
+    rules = RankingRules(
+        items=SHOWN,
+        diversity=weight,
+        exploration=None,
+        bought_s=0,
+        seen_s=0,
+        stock="",
+        rules=(),
+        tables=ConditionTable([], []),
+    )
+    nothing = np.zeros((len(candidates), 0))
+    events = Events(
+        items=nothing.astype(np.int32), actions=nothing.astype(np.int8), age_s=nothing
+    )
+    in_force = [0] * len(candidates)
+    return policy_lists(
+        catalogue, rules, candidates, relevance, events=events, in_force=in_force
+    )
+
+
+def policy_lists(
+    catalogue: Catalogue,
+    rules: RankingRules,
+    candidates: I32,
+    relevance: F64,
+    *,
+    events: Events,
+    in_force: Sequence[int],
+) -> I32:
+    """
+    Rank candidates as a server does, with all items in stock and no exploration.
+
+    Args:
+        rules: Section `ranking` of a policy.
+        candidates: -1 after the last; int32 [Q, C].
+        relevance: Of the candidates; float [Q, C].
+        events: The users' newest events.
+        in_force: Bit i: the conditions of the i-th ranking rule hold; by user.
+
+    Returns:
+        The first 10 items, -1 after the last; int32 [Q, 10].
+    """
+    bound = bind_rules(msgspec.structs.replace(rules, exploration=None), catalogue)
+    popular = catalogue.popular[0]
+    available = np.ones(catalogue.size, np.bool_)
+    lists = np.full((len(candidates), SHOWN), -1, np.int32)
+    for row, (own, scores) in enumerate(zip(candidates, relevance, strict=True)):
+        present = own >= 0
+        known = events.items[row] >= 0
+        given = RankingInput(
+            count=SHOWN,
+            seed=b"",
+            in_force=in_force[row],
+            candidates=own[present],
+            sources=np.zeros(int(present.sum()), np.uint8),
+            relevance=scores[present].astype(np.float32),
+            history_items=events.items[row][known],
+            history_actions=events.actions[row][known],
+            history_age_s=events.age_s[row][known],
+            excluded=np.zeros(0, np.int32),
+            available=available,
+            fill=popular[popular >= 0],
         )
-        if tried[-1].ndcg < (1 - MOST_LOST) * tried[0].ndcg:
-            chosen = tried[-2]
-            break
-    else:
-        chosen = tried[-1]
-    return DiversityChoice(chosen=chosen, tried=tuple(tried), lists=len(relevance))
+        lists[row] = rank_row(given, bound).items
+    return lists

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -68,8 +68,7 @@ if TYPE_CHECKING:
     from converters.ranking.interactions import Interactions
     from converters.ranking.ranker import Ranker
     from converters.ranking.splits import Queries
-    from converters.ranking.training import Scored, TrainedShop
-    from tollgate.policy.ranking_rules import RankingRules
+    from converters.ranking.training import Choice, Scored, TrainedShop
     from tollgate.store.store_events import Purchases
     from tollgate_client import Recommendations
 
@@ -86,7 +85,7 @@ _LATENCY_OBJECTIVE_MS = 100
 _LIST_BUDGET_US = 8_000
 _STORE_DEADLINE_MS = 20  # the same share of the objective as a payment's 5 of 50 ms
 _DELAY_US = 1_000  # of the first step's batches
-_MOST_MEASURED = 2_000  # users by whom the diversity is chosen
+_MOST_MEASURED = 2_000  # users by whom the ranking is judged
 _MOST_PROVEN = 20_000  # candidates on which the ranker is proven
 _MOST_SERVED = 128  # users whose lists a server and this process both make
 _TIMEOUT_S = 60.0
@@ -141,13 +140,11 @@ class CreatedRanking(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         trained: Its catalogue, retrieval and ranker.
-        diversity: The chosen weight, and figures of the others, on the held-out part.
         popular_ndcg: NDCG@10 of the most popular items there.
         trial: Lists when it was served.
     """
 
     trained: TrainedShop
-    diversity: DiversityChoice
     popular_ndcg: float
     trial: ListTrial
 
@@ -246,6 +243,7 @@ def _create(
     report: Report,
 ) -> CreatedRanking:
     """Train, write, publish, check and try the product in a staging folder."""
+    from converters.ranking.diversity import diverse_lists
     from converters.ranking.metrics import mean_ndcg
     from converters.ranking.splits import newest_fifth, queries_of
     from converters.ranking.training import (
@@ -276,16 +274,16 @@ def _create(
     )
     relevance = earlier.ranker.relevance(scored.features).astype(np.float32)
     spec = _write_files(staged, choices, trained, interactions=interactions)
-    diversity = _write_policy(
-        staged,
-        spec,
+    present = scored.retrieved.items >= 0
+    best = np.where(present, relevance, -np.inf).max(axis=1)
+    _write_policy(staged, spec, choice, best=best[np.isfinite(best)])
+    lists = diverse_lists(
         earlier.catalogue,
-        scored,
-        relevance=relevance,
-        queries=queries,
-        repeats=choice.repeats,
+        scored.retrieved.items,
+        relevance,
+        weight=choice.diversity.chosen.weight,
     )
-    chosen, plain = diversity.chosen, diversity.tried[0]
+    ndcg = mean_ndcg(lists, queries.relevant)
     popular = np.tile(earlier.catalogue.popular[0], (len(queries.users), 1))
     if not choice.repeats:
         for row, seen in enumerate(queries.seen):
@@ -295,17 +293,16 @@ def _create(
     popular_ndcg = mean_ndcg(popular, queries.relevant)
     report(
         "measured",
-        f"NDCG@10 {plain.ndcg:.4f} on the newest fifth of the events of "
-        f"{diversity.lists:,} users; popular items {popular_ndcg:.4f}",
+        f"NDCG@10 {ndcg:.4f} on the newest fifth of the events of "
+        f"{len(queries.users):,} users; popular items {popular_ndcg:.4f}",
     )
-    report("diversity", _diversity_text(diversity))
+    report("diversity", _diversity_text(choice.diversity))
     converted = _convert(
         staged,
         product,
         trained.ranker,
         scored=scored,
-        comparison=f"NDCG@10 there {chosen.ndcg:.4f}, of popular items "
-        f"{popular_ndcg:.4f}",
+        comparison=f"NDCG@10 there {ndcg:.4f}, of popular items {popular_ndcg:.4f}",
         source=str(choices.table),
     )
     release = publish_and_release(
@@ -328,7 +325,6 @@ def _create(
     _write_example(staged, product, trained.catalogue, interactions)
     return CreatedRanking(
         trained=trained,
-        diversity=diversity,
         popular_ndcg=popular_ndcg,
         trial=trial,
     )
@@ -456,58 +452,48 @@ def ranking_texts(spec: FeatureSpec, catalogue: Catalogue) -> dict[str, str]:
 
 
 def _write_policy(
-    staged: Path,
-    spec: FeatureSpec,
-    catalogue: Catalogue,
-    scored: Scored,
-    *,
-    relevance: F32,
-    queries: Queries,
-    repeats: bool,
-) -> DiversityChoice:
-    """Choose the weight of the diversity, and write policy.yaml with it."""
-    from converters.ranking.diversity import MOST_LOST, WEIGHTS, choose_diversity
+    staged: Path, spec: FeatureSpec, choice: Choice, *, best: F32
+) -> None:
+    """
+    Write policy.yaml.
 
-    folder = staged / ranking_step_names(spec.product)[2] / "1"
-    present = scored.retrieved.items >= 0
-    best = np.where(present, relevance, -np.inf).max(axis=1)
-    values: dict[str, Any] = {
-        "product": spec.product,
-        "weak": float(f"{np.quantile(best[np.isfinite(best)], WEAK_SHARE):.4g}"),
-        "weak_share": f"{100 * WEAK_SHARE:g} %",
-        "lists": f"{len(best):,}",
-        "items": LIST_ITEMS,
-        "repeats": repeats,
-    }
+    Args:
+        choice: Settings of the ranking.
+        best: The greatest relevance of each held-out list.
+    """
+    from converters.ranking.diversity import MOST_LOST, WEIGHTS
 
-    def write(weight: float, measured: list[str]) -> RankingRules:
-        text = render(
-            f"{_TEMPLATES}/ranking_policy.yaml.j2",
-            {**values, "weight": weight, "measured": measured},
-        )
-        (folder / POLICY_FILE).write_text(text, "utf-8")
-        rules = load_policy_of(folder, spec).ranking
-        assert rules is not None
-        return rules
-
-    found = choose_diversity(
-        catalogue, scored, relevance, queries=queries, rules=write(0.0, [])
-    )
-    text = (
+    diversity = choice.diversity
+    measured = (
         "Each item is the best of those left by (1 - weight) · relevance - weight · "
         f"similarity to an item before it. Of the weights 0, {WEIGHTS[1]:g}, … "
         f"{WEIGHTS[-1]:g} it is the last before the NDCG@10 falls by more than "
-        f"{100 * MOST_LOST:g} %, by {found.lists:,} lists for the newest fifth of the "
-        "users' events. Diversity is 1 - the mean cosine of two of the 10 items, by "
-        "`vectors` of the catalogue."
+        f"{100 * MOST_LOST:g} %, by lists for the newest fifth of the users' events. "
+        "Diversity is 1 - the mean cosine of two of the 10 items, by `vectors` of the "
+        "catalogue."
     )
     figures = [
         f"weight {one.weight:<4g}  NDCG@10 {one.ndcg:.4f}, diversity "
         f"{one.diversity:.4f}"
-        for one in dict.fromkeys((found.tried[0], found.chosen, found.tried[-1]))
+        for one in dict.fromkeys(
+            (diversity.tried[0], diversity.chosen, diversity.tried[-1])
+        )
     ]
-    write(found.chosen.weight, [text, *figures])
-    return found
+    text = render(
+        f"{_TEMPLATES}/ranking_policy.yaml.j2",
+        {
+            "product": spec.product,
+            "weak": float(f"{np.quantile(best, WEAK_SHARE):.4g}"),
+            "weak_share": f"{100 * WEAK_SHARE:g} %",
+            "lists": f"{len(best):,}",
+            "items": LIST_ITEMS,
+            "repeats": choice.repeats,
+            "weight": diversity.chosen.weight,
+            "measured": [measured, *figures],
+        },
+    )
+    folder = staged / ranking_step_names(spec.product)[2] / "1"
+    (folder / POLICY_FILE).write_text(text, "utf-8")
 
 
 def _convert(
@@ -631,7 +617,7 @@ def run_list_trial(
     Raises:
         ServerError: It does not start, or its lists or scores differ.
     """
-    from converters.ranking.diversity import make_lists
+    from converters.ranking.diversity import policy_lists
     from converters.ranking.training import score_queries
     from tollgate.server.serving.embedded import serve
     from tollgate.store.event_writer import EventWriter
@@ -654,7 +640,14 @@ def run_list_trial(
     (relevance,) = session.run([RELEVANCE], {CANDIDATE_FEATURES: scored.features})
     rules = load_policy_of(repository / last / "1", spec).ranking
     assert rules is not None
-    wanted = make_lists(trained.catalogue, scored, relevance, rules)
+    wanted = policy_lists(
+        trained.catalogue,
+        rules,
+        scored.retrieved.items,
+        relevance,
+        events=scored.events,
+        in_force=[0] * len(relevance),
+    )
     source = trained.ranker.relevance(scored.features)
     patient = state / "models"
     shutil.copytree(repository, patient)
@@ -675,12 +668,12 @@ def run_list_trial(
     largest = 0.0
     for row, (answer, ranked) in enumerate(zip(answers, wanted, strict=True)):
         user = past.user_ids[queries.users[row]]
-        expected = tuple(names[item] for item in ranked.items if item >= 0)
+        expected = tuple(names[item] for item in ranked if item >= 0)
         if answer.items != expected:
             problem = f"the list of {user} is {answer.items}, and {expected} here"
             raise ServerError(product, problem)
         place = {int(item): at for at, item in enumerate(scored.retrieved.items[row])}
-        for item, score in zip(ranked.items.tolist(), answer.scores, strict=False):
+        for item, score in zip(ranked.tolist(), answer.scores, strict=False):
             if item in place:
                 own = float(source[row, place[item]])
                 largest = max(largest, abs(own - score) / max(1.0, abs(own)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import subprocess
 import sys
@@ -13,10 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from converters.ranking.diversity import MOST_LOST, choose_diversity
-from converters.ranking.splits import Queries
-from converters.ranking.training import Scored
-from tests.support.products.small_shop import small_catalogue, write_shop
+from converters.ranking.diversity import MOST_LOST
 from tollgate.errors import InputError, RepositoryError
 from tollgate.features.spec.feature_spec import load_spec
 from tollgate.history import read_history
@@ -28,7 +24,6 @@ from tollgate.product.interactions import (
     read_events,
 )
 from tollgate.product.placement import folders_of
-from tollgate.ranking.candidates import CANDIDATES, Events, Retrieved
 from tollgate.ranking.catalogue import Catalogue
 from tollgate.repository.lint.product_rules import check
 from tollgate.repository.releases.served_versions import load_policy_of
@@ -135,49 +130,6 @@ def test_a_table_to_learn_nothing_from_is_refused(
     assert list(repository.iterdir()) == []
 
 
-def test_the_weight_is_the_last_before_the_relevance_falls(tmp_path: Path) -> None:
-    """Of three items the second is like the first; then the third comes second."""
-    spec = write_shop(tmp_path)
-    rules = load_policy_of(tmp_path / "shop_ranking" / "1", spec).ranking
-    assert rules is not None
-    rules = msgspec.structs.replace(rules, items=2)
-    catalogue = msgspec.structs.replace(
-        small_catalogue(),
-        vectors=np.array([[1, 0], [1, 0], [0, 1], [0, 1], [0, 1], [0, 1]], np.float32),
-    )
-    items = np.full((1, CANDIDATES), -1, np.int32)
-    items[0, :3] = 0, 1, 2
-    relevance = np.zeros((1, CANDIDATES), np.float32)
-    relevance[0, :3] = 1.0, 0.5, 0.0
-    scored = Scored(
-        events=Events(
-            items=np.full((1, 1), -1, np.int32),
-            actions=np.full((1, 1), -1, np.int8),
-            age_s=np.zeros((1, 1)),
-        ),
-        retrieved=Retrieved(
-            items=items,
-            scores=np.zeros_like(relevance),
-            sources=np.zeros((1, CANDIDATES), np.uint8),
-        ),
-        features=np.zeros((1, CANDIDATES, 1), np.float32),
-    )
-    queries = Queries(
-        users=np.zeros(1, np.int32),
-        now_us=np.zeros(1, np.int64),
-        relevant=[np.array([0, 1], np.int32)],
-        seen=[np.zeros(0, np.int32)],
-    )
-    found = choose_diversity(catalogue, scored, relevance, queries=queries, rules=rules)
-    # (1 - w) 0.5 - w is below 0 from w = 1/3 on: then the third item comes second.
-    assert found.chosen.weight == 0.32
-    assert (found.chosen.ndcg, found.chosen.diversity) == (1.0, 0.0)
-    last = found.tried[-1]
-    assert (last.weight, last.diversity) == (0.34, 1.0)
-    best = 1 + 1 / math.log2(3)
-    assert last.ndcg == pytest.approx(1 / best)
-
-
 @pytest.fixture(scope="module")
 def created(
     choices: InteractionChoices, tmp_path_factory: pytest.TempPathFactory
@@ -217,7 +169,8 @@ def test_the_product_is_valid_and_ranks_better_than_popular_items(
     )
     found = check(RepositorySnapshot(repository), product=PRODUCT)
     assert [str(one) for one in found] == []
-    plain, chosen = made.diversity.tried[0], made.diversity.chosen
+    diversity = made.trained.choice.diversity
+    plain, chosen = diversity.tried[0], diversity.chosen
     assert chosen.ndcg >= (1 - MOST_LOST) * plain.ndcg
     assert chosen.ndcg > made.popular_ndcg
     assert read_slo(repository, product=PRODUCT).latency_objective_ms == 100
@@ -232,7 +185,7 @@ def test_the_policy_has_the_measured_weight(
     folder = repository / "corner_ranking" / "1"
     rules = load_policy_of(folder, spec).ranking
     assert rules is not None
-    chosen = made.diversity.chosen
+    chosen = made.trained.choice.diversity.chosen
     assert rules.diversity == chosen.weight
     assert (rules.items, rules.stock, rules.exploration) == (10, "out_of_stock", None)
     text = (folder / "policy.yaml").read_text()

@@ -29,20 +29,30 @@ from tollgate.cli.repositories import require_entities, require_repository
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
+    from converters.ranking.evaluation import JudgedRanking
     from tollgate.audit.chain.chain import Chain
     from tollgate.audit.releases.labelled_decisions import ReleaseAccuracy
     from tollgate.features.spec.feature_spec import FeatureSpec
+    from tollgate.policy import Policy
     from tollgate.store.store_events import Labels
 
 
 _MEASURES = ("roc_auc", "average_precision", "card_precision")
+_RANKING_MEASURES = {
+    "recall": "recall@200",
+    "ndcg": "NDCG@10",
+    "coverage": "coverage",
+    "diversity": "diversity",
+    "novelty": "novelty",
+}
 
 
 def evaluate(
     history: Annotated[
         Path,
         typer.Argument(
-            help="Purchases with labels, or readings: Parquet, CSV or JSON lines."
+            help="Purchases with labels, readings, or users' events with items: "
+            "Parquet, CSV or JSON lines."
         ),
     ],
     faults: Annotated[
@@ -52,6 +62,25 @@ def evaluate(
             "faults, with the machine's column, begin and end; without rows, every "
             "alarm counts as false.",
         ),
+    ] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            help="Judge the ranking of items: column with the ids of users; with "
+            "--item and --time."
+        ),
+    ] = None,
+    item: Annotated[
+        str | None, typer.Option(help="Column with the ids of items.")
+    ] = None,
+    event_time: Annotated[
+        str | None, typer.Option("--time", help="Column with the times of the events.")
+    ] = None,
+    action: Annotated[
+        str | None, typer.Option(help="Column with view, cart or purchase.")
+    ] = None,
+    category: Annotated[
+        str | None, typer.Option(help="Column with the category of the item.")
     ] = None,
     train_from: Annotated[
         datetime, typer.Option(formats=["%Y-%m-%d"], help="First training day.")
@@ -92,8 +121,33 @@ def evaluate(
     """
     Train on some weeks of a history, serve the model, and judge its decisions.
 
-    With `--faults`: judge the alarms of the released detector of readings.
+    With `--faults`: judge the alarms of the released detector of readings. With
+    `--user`, `--item` and `--time`: train a ranking without the newest fifth of each
+    user's events, and judge it and its rivals on these; with `--product`, its policy
+    too.
     """
+    if user is not None or item is not None or event_time is not None:
+        given = {
+            **{"--faults": faults, "--expect": expect},
+            **{"--arrival": arrival, "--spec": spec},
+        }
+        for option, value in given.items():
+            if value is not None:
+                raise InputError(option, "does not go with --user, --item and --time")
+        if user is None or item is None or event_time is None:
+            problem = "are needed together to judge a ranking"
+            raise InputError("--user, --item, --time", problem)
+        _evaluate_interactions(
+            history,
+            columns=_Columns(user, item, event_time, action, category),
+            product=product,
+            repository=repository,
+            as_json=as_json,
+        )
+        return
+    for option, value in {"--action": action, "--category": category}.items():
+        if value is not None:
+            raise InputError(option, "goes with --user, --item and --time")
     if faults is not None:
         given = {"--expect": expect, "--arrival": arrival, "--spec": spec}
         for option, value in given.items():
@@ -220,6 +274,95 @@ def _evaluate_readings(
     console.out.print(table)
     for note in found.notes:
         console.say(note)
+
+
+class _Columns(msgspec.Struct, frozen=True):
+    """Columns of a table of users' events with items."""
+
+    user: str
+    item: str
+    time: str
+    action: str | None
+    category: str | None
+
+
+def _evaluate_interactions(
+    path: Path,
+    *,
+    columns: _Columns,
+    product: str | None,
+    repository: str | None,
+    as_json: bool,
+) -> None:
+    """Judge a ranking and its rivals, and print the measures and the differences."""
+    from converters.ranking.evaluation import evaluate_interactions
+    from converters.ranking.interactions import read_interactions
+
+    policy, fields, history = _released_ranking(product, repository)
+    found = evaluate_interactions(
+        read_interactions(
+            path,
+            user=columns.user,
+            item=columns.item,
+            time=columns.time,
+            action=columns.action,
+            category=columns.category,
+        ),
+        policy=policy,
+        fields=fields,
+        history=history,
+        report=console.say,
+    )
+    if as_json:
+        console.print_json(found)
+        return
+    console.result(
+        f"{found.source}: {found.events:,} events, {found.users:,} users, "
+        f"{found.items:,} items; judged: {found.judged:,} users"
+    )
+    console.out.print(_ranking_table("ranking", found.rankings, differences=False))
+    console.out.print(
+        _ranking_table("difference", found.rankings[1:], differences=True)
+    )
+    for one in found.rankings:
+        console.result(f"{one.name}: {one.settings}")
+    for note in found.notes:
+        console.say(note)
+
+
+def _released_ranking(
+    product: str | None, repository: str | None
+) -> tuple[Policy | None, tuple[str, ...], int]:
+    """Return policy, fields and history of a product; without one, the defaults."""
+    from converters.ranking.training import HISTORY
+    from tollgate.repository.releases.served_versions import served_policy, served_spec
+
+    if product is None:
+        return None, (), HISTORY
+    chosen = console.settings(repository=repository, product=product)
+    require_repository(chosen.repository_path)
+    console.require_products(chosen, chosen.products)
+    policy = served_policy(chosen.repository_path, product=chosen.product)
+    spec = served_spec(chosen.repository_path, product=chosen.product)
+    if policy.ranking is None or spec.history is None:
+        raise InputError("--product", f"{chosen.product} ranks no items")
+    return policy, tuple(one.name for one in spec.fields), spec.history.most
+
+
+def _ranking_table(
+    title: str, rankings: tuple[JudgedRanking, ...], *, differences: bool
+) -> Table:
+    table = console.number_table(title, *_RANKING_MEASURES.values())
+    for one in rankings:
+        found = one.differences if differences else one.measures
+        sign = "+" if differences else ""
+        cells = [
+            f"{found[name].value:{sign}.3f}\n"
+            f"{found[name].low:{sign}.3f}…{found[name].high:{sign}.3f}"
+            for name in _RANKING_MEASURES
+        ]
+        table.add_row(one.name, *cells)
+    return table
 
 
 def _expected(text: str | None) -> list[float | None]:
