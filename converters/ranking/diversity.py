@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,7 +22,7 @@ MOST_LOST = 0.015
 WEIGHTS = tuple(step / 50 for step in range(26))  # the grid: 0, 0.02 … 0.5
 
 F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.floating[Any]]
 I32 = npt.NDArray[np.int32]
 
 
@@ -56,7 +57,7 @@ class DiversityChoice(msgspec.Struct, frozen=True):
 def choose_diversity(
     catalogue: Catalogue,
     candidates: I32,
-    relevance: F64,
+    relevance: Floats,
     relevant: Sequence[I32],
     *,
     most_lost: float = MOST_LOST,
@@ -93,7 +94,7 @@ def choose_diversity(
 
 
 def diverse_lists(
-    catalogue: Catalogue, candidates: I32, relevance: F64, *, weight: float
+    catalogue: Catalogue, candidates: I32, relevance: Floats, *, weight: float
 ) -> I32:
     """
     Rank candidates as a server does, by a policy that has nothing but diversity.
@@ -130,7 +131,7 @@ def policy_lists(
     catalogue: Catalogue,
     rules: RankingRules,
     candidates: I32,
-    relevance: F64,
+    relevance: Floats,
     *,
     events: Events,
     in_force: Sequence[int],

@@ -140,11 +140,14 @@ class CreatedRanking(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         trained: Its catalogue, retrieval and ranker.
+        ndcg: NDCG@10 of its lists on the newest fifth of the events, learnt from the
+            older ones.
         popular_ndcg: NDCG@10 of the most popular items there.
         trial: Lists when it was served.
     """
 
     trained: TrainedShop
+    ndcg: float
     popular_ndcg: float
     trial: ListTrial
 
@@ -324,9 +327,7 @@ def _create(
     )
     _write_example(staged, product, trained.catalogue, interactions)
     return CreatedRanking(
-        trained=trained,
-        popular_ndcg=popular_ndcg,
-        trial=trial,
+        trained=trained, ndcg=ndcg, popular_ndcg=popular_ndcg, trial=trial
     )
 
 

@@ -172,7 +172,7 @@ def test_the_product_is_valid_and_ranks_better_than_popular_items(
     diversity = made.trained.choice.diversity
     plain, chosen = diversity.tried[0], diversity.chosen
     assert chosen.ndcg >= (1 - MOST_LOST) * plain.ndcg
-    assert chosen.ndcg > made.popular_ndcg
+    assert made.ndcg > made.popular_ndcg
     assert read_slo(repository, product=PRODUCT).latency_objective_ms == 100
 
 

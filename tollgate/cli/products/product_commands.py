@@ -494,9 +494,8 @@ def _new_ranking(
             raise InputError(option, "name the column: --interactions needs it")
     steps = console.StepPrinter()
     made = create_interactions(choices, repository=repository, report=steps.report)
-    chosen = made.diversity.chosen
     console.result(
-        f"created {choices.product}: NDCG@10 {chosen.ndcg:.4f} on the newest fifth of "
+        f"created {choices.product}: NDCG@10 {made.ndcg:.4f} on the newest fifth of "
         f"the users' events, which its settings were chosen by; popular items "
         f"{made.popular_ndcg:.4f}"
     )
