@@ -3,7 +3,8 @@ Prepare the candidates of the most active users, for the first step to serve.
 
 Each user's events are read as the first step reads them, and its candidate stage and
 the release's model find and score the candidates. The result goes into the store, one
-entry per user, and replaces the one before.
+entry per user, and replaces the one before. An entry that still holds stays until half
+of its life has passed, so a run costs little where users have no new events.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spe
 from tollgate.features.windows.entity_entries import unpack_values
 from tollgate.policy import POLICY_FILE
 from tollgate.ranking.catalogue import RETRIEVAL_FILE, Catalogue
+from tollgate.ranking.history import UserHistory
 from tollgate.ranking.prepared import (
     PreparedCandidates,
+    decode_prepared,
     encode_prepared,
     history_hash,
     life_of,
@@ -60,12 +63,15 @@ class PreparedCounts(msgspec.Struct):
     Attributes:
         users: Users that were named or chosen.
         prepared: Users whose candidates were written.
-        without_events: Users without events that the store can read.
+        fresh: Users whose candidates hold for at least half of their life.
+        without_events: Users of whom a request would read no event: there are none, or
+            all are older than every window.
         bytes: Size of what was written.
     """
 
     users: int = 0
     prepared: int = 0
+    fresh: int = 0
     without_events: int = 0
     bytes: int = 0
 
@@ -165,7 +171,8 @@ def prepare_lists(
     """
     Find and score the candidates of users, and write them into the store.
 
-    Items that are out of stock now are no candidates.
+    Items that are out of stock now are no candidates. Run it at least twice in a life,
+    or lists expire.
 
     Args:
         release: The release that will serve them.
@@ -188,17 +195,28 @@ def prepare_lists(
         part = list(users[start : start + MAX_BATCH_ROWS])
         if release.stock:
             stock.refresh()
+        now_us = wall_us()
+        history = _read_histories(online, part, now_us=now_us)
+        keys = [prepared_key(spec.product, one) for one in part]
+        (held,) = run_commands(store, [(b"MGET", *keys)])
+        rows = []
+        for row, raw in enumerate(held):
+            if not (history.known[row] and history.count[row]):
+                done.without_events += 1
+            elif _is_fresh(release, raw, history, row, now_us=now_us):
+                done.fresh += 1
+            else:
+                rows.append(row)
         commands = _entries(
             release,
-            online,
-            part,
+            [part[row] for row in rows],
+            history.take(np.array(rows, np.intp)),
             available=stock.available(),
             life_us=life_us,
-            made_us=wall_us(),
+            made_us=now_us,
         )
         run_commands(store, commands)
         done.prepared += len(commands)
-        done.without_events += len(part) - len(commands)
         done.bytes += sum(len(one[2]) for one in commands)
         pace.end(started_s, len(part))
         if progress:
@@ -206,37 +224,63 @@ def prepare_lists(
     return done
 
 
+def _read_histories(
+    online: OnlineFeatures, users: list[bytes], *, now_us: int
+) -> UserHistory:
+    """Read the newest events of users, as a request of each would now."""
+    spec, rows = online.spec, len(users)
+    assert spec.history is not None
+    requests = Purchases(
+        transaction_id=[b"prepare"] * rows,
+        entity_id=[
+            users if at == spec.history.entity else [b""] * rows
+            for at in range(len(spec.entities))
+        ],
+        event_time_us=np.full(rows, now_us),
+        cents=np.zeros(rows, np.int64),
+    )
+    (vectors,) = online.score([requests], write=[False])
+    assert vectors.history is not None
+    return vectors.history
+
+
+def _is_fresh(
+    release: PreparedRelease,
+    raw: bytes | None,
+    history: UserHistory,
+    row: int,
+    *,
+    now_us: int,
+) -> bool:
+    """Return whether an entry holds for at least half of its life."""
+    if not raw:
+        return False
+    held = decode_prepared(raw, items=release.stage.catalogue.size)
+    return (
+        held is not None
+        and held.ranker == release.ranker
+        and abs(now_us - held.made_us) <= held.life_us // 2
+        and held.history == history_hash(history, row)
+    )
+
+
 def _entries(
     release: PreparedRelease,
-    online: OnlineFeatures,
     users: list[bytes],
+    history: UserHistory,
     *,
     available: npt.NDArray[np.bool_],
     life_us: int,
     made_us: int,
 ) -> list[Command]:
-    """Build the commands that write the entries of users that have events."""
-    spec, rows = release.spec, len(users)
-    assert spec.history is not None
-    time_us = np.full(rows, made_us)
-    ids = [b"prepare"] * rows
-    entity_id = [
-        users if at == spec.history.entity else [b""] * rows
-        for at in range(len(spec.entities))
-    ]
-    purchases = Purchases(
-        transaction_id=ids,
-        entity_id=entity_id,
-        event_time_us=time_us,
-        cents=np.zeros(rows, np.int64),
-    )
-    (vectors,) = online.score([purchases], write=[False])
-    history = vectors.history
-    assert history is not None
+    """Build the commands that write the entries of users, made from their events."""
+    rows = len(users)
+    if not rows:
+        return []
     batch = Batch(
         ids={},
-        cents=purchases.cents,
-        time_us=time_us,
+        cents=np.zeros(rows, np.int64),
+        time_us=np.full(rows, made_us),
         errors={},
         bounds=[0, rows],
         dry=[True],
@@ -248,8 +292,6 @@ def _entries(
     for row, user in enumerate(users):
         items = found.ranking["items"][row]
         count = int(np.count_nonzero(items >= 0))
-        if not (count and history.known[row] and history.count[row]):
-            continue
         life = life_of(user, life_us)
         made = PreparedCandidates(
             ranker=release.ranker,
@@ -261,7 +303,7 @@ def _entries(
             relevance=relevance[row, :count],
         )
         stored_ms = str(_STORED_LIVES * life // 1000).encode()
-        key = prepared_key(spec.product, user)
+        key = prepared_key(release.spec.product, user)
         commands.append((b"SET", key, encode_prepared(made), b"PX", stored_ms))
     return commands
 

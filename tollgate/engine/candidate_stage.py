@@ -46,7 +46,7 @@ Found = Literal[
     "damaged",
     "other_release",  # other files made them
     "expired",
-    "new_event",  # the user's events are not those that they were made from
+    "other_events",  # a new event came, or one became too old to be read
     "canary",  # the challenger answers the row
 ]
 FOUND: tuple[Found, ...] = get_args(Found)
@@ -214,7 +214,7 @@ class CandidateStage:
         if abs(time_us - made.made_us) >= made.life_us:
             return "expired", None
         if made.history != history_hash(history, row):
-            return "new_event", None
+            return "other_events", None
         return "hit", made
 
     def _excluded(self, batch: Batch, ranking: Array) -> list[Array]:

@@ -113,8 +113,13 @@ class RankingStep(DecisionStep):
 
     def needs_model(self, context: Array, tensors: Mapping[str, Array]) -> bool:
         """Return whether a row of a batch needs its relevance from the model."""
+        return bool(self.rows_to_score(context, tensors).any())
+
+    def rows_to_score(self, context: Array, tensors: Mapping[str, Array]) -> Array:
+        """Return the rows that need their relevance from the model; bool [N]."""
         ranking = self._ranking_of(tensors)
-        return not ((context["bad"] > 0) | (ranking["prepared_us"] > 0)).all()
+        rows: Array = (context["bad"] == 0) & (ranking["prepared_us"] == 0)
+        return rows
 
     def _responses(
         self, outputs: Mapping[str, Array], batch: DecisionBatch

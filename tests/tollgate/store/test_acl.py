@@ -6,12 +6,15 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import redis
 
+from tests.support.audit.ranked_records import write_ranked_shop
+from tests.support.products.small_shop import small_catalogue
 from tests.support.store.redis_processes import free_ports, running, system_redis
 from tests.support.stream.alarm_chain import make_consumer, reading
 from tollgate.backfill.copying import (
@@ -23,6 +26,12 @@ from tollgate.backfill.copying import (
     start_dual_writes,
 )
 from tollgate.backfill.materialize import materialize
+from tollgate.backfill.prepared_lists import (
+    PreparedRelease,
+    most_active_users,
+    open_ranking_release,
+    prepare_lists,
+)
 from tollgate.backfill.tables import load_table
 from tollgate.errors import StoreError
 from tollgate.features.feature_tables import TableRows
@@ -30,7 +39,8 @@ from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import history_of
 from tollgate.journal.journal_stream import JournalStream
 from tollgate.journal.stream_entries import End
-from tollgate.schema import Applied, Degraded
+from tollgate.ranking.prepared import prepared_key
+from tollgate.schema import Applied, Degraded, hash_words
 from tollgate.server.processes.environment import find_redis_server
 from tollgate.simulate import simulate
 from tollgate.store.dual_writes import WrittenState, state_text
@@ -42,6 +52,7 @@ from tollgate.store.online_features import OnlineFeatures
 from tollgate.store.redis.pipelined_connection import open_pipeline
 from tollgate.store.redis.redis_store import RedisStore
 from tollgate.store.redis.store_address import open_client
+from tollgate.store.stock_view import StockView
 from tollgate.store.store_events import Labels, Purchases
 from tollgate.store.store_opening import StoreSettings, open_fallback_chain
 from tollgate.store.stored_decisions import stored_decision_key
@@ -216,6 +227,10 @@ def test_step_needs_no_more_than_its_line(
     assert stream.add([b"chunk"], extra_commands=[answer]) == 1
     assert stream.end(End("00" * 8, 1, killed=False))
     stream.close()
+    store = RedisStore(url_of("tollgate-step"), deadline_s=5.0)
+    stock = StockView(store, small_catalogue(), product="fraud", name="out_of_stock")
+    stock.refresh()
+    stock.close()
     assert refused(root) == []
 
 
@@ -315,6 +330,50 @@ def test_loading_history_needs_no_more_than_its_line(
     assert refused(root) == []
 
 
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> PreparedRelease:
+    """A release that ranks, with the keys of the paper's product."""
+    repository = tmp_path_factory.mktemp("shop") / "models"
+    write_ranked_shop(repository)
+    release = open_ranking_release(repository, "shop")
+    spec = msgspec.structs.replace(release.spec, product="fraud")
+    return msgspec.structs.replace(release, spec=spec, stock="out_of_stock")
+
+
+def test_preparing_lists_needs_no_more_than_its_line(
+    url_of: UrlOf, root: redis.Redis, shop: PreparedRelease
+) -> None:
+    """The most active users are found, and the first step reads their lists."""
+    store = RedisStore(url_of("tollgate-load"), deadline_s=5.0)
+    views = Purchases(
+        transaction_id=[b"e1", b"e2"],
+        entity_id=[[b"ann", b"ann"]],
+        event_time_us=np.array([NOW_US, NOW_US + 1]),
+        cents=np.zeros(2, np.int64),
+        fields={
+            "item": hash_words([b"i1", b"i2"]),
+            "action": hash_words([b"view"] * 2),
+        },
+    )
+    EventWriter(shop.spec, store).purchases(views)
+    store.close()
+    root.script_flush()
+    store = RedisStore(url_of("tollgate-prepare"), deadline_s=5.0)
+    now_us = NOW_US + 1_000_000
+    users = most_active_users(shop.spec, store, 5, now_us=now_us)
+    assert users == [b"ann"]
+    done = prepare_lists(shop, store, users, life_us=10**8, wall_us=lambda: now_us)
+    assert done.prepared == 1
+    store.close()
+    settings = StoreSettings(deadline_s=5.0, updates=False)
+    ladder = open_fallback_chain(shop.spec, url_of("tollgate-step"), settings=settings)
+    (scored,) = ladder.score([msgspec.structs.replace(views, fields={})], write=[True])
+    ladder.close()
+    entry = root.get(prepared_key("fraud", b"ann"))
+    assert scored.lookups.prepared == [entry] * 2
+    assert refused(root) == []
+
+
 def test_feed_and_stream_need_no_more_than_their_lines(
     url_of: UrlOf, root: redis.Redis, spec: FeatureSpec
 ) -> None:
@@ -409,7 +468,7 @@ def test_what_no_line_gives_is_refused(
     url_of: UrlOf, root: redis.Redis, user: str, command: tuple[str, ...]
 ) -> None:
     """Emptying, listing, settings, other products' keys: for none of the users."""
-    if (user, command[0]) == ("tollgate-copy", "SCAN"):
+    if command[0] == "SCAN" and user in ("tollgate-copy", "tollgate-prepare"):
         return  # which is what it is for
     client = open_client(url_of(user), timeout_s=5.0)
     with pytest.raises(redis.exceptions.NoPermissionError):
@@ -429,7 +488,12 @@ def granted() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("user", "right"), granted())
 def test_no_right_in_a_line_is_to_spare(
-    url_of: UrlOf, root: redis.Redis, spec: FeatureSpec, user: str, right: str
+    url_of: UrlOf,
+    root: redis.Redis,
+    spec: FeatureSpec,
+    shop: PreparedRelease,
+    user: str,
+    right: str,
 ) -> None:
     """Without any one of them, something the user does is refused."""
     old = root.info()["redis_version"] < "7"  # it cannot take a subcommand away
@@ -439,17 +503,18 @@ def test_no_right_in_a_line_is_to_spare(
     root.execute_command("ACL", "SETUSER", user, f"-{taken}")
     try:
         with pytest.raises((StoreError, AssertionError)):
-            DOES[user](url_of, root, spec)
+            DOES[user](url_of, root, shop if user == "tollgate-prepare" else spec)
     finally:
         root.execute_command("ACL", "SETUSER", user, f"+{right}")
 
 
-DOES: dict[str, Callable[[UrlOf, redis.Redis, FeatureSpec], None]] = {
+DOES: dict[str, Callable[[UrlOf, redis.Redis, Any], None]] = {
     "tollgate-step": test_step_needs_no_more_than_its_line,
     "tollgate-copy": test_copying_a_state_needs_no_more_than_its_line,
     "tollgate-load": test_loading_history_needs_no_more_than_its_line,
     "tollgate-stream": test_feed_and_stream_need_no_more_than_their_lines,
     "tollgate-alarms": test_alarms_need_no_more_than_their_line,
+    "tollgate-prepare": test_preparing_lists_needs_no_more_than_its_line,
     "tollgate-lists": test_lists_need_no_more_than_their_line,
     "tollgate-feeder": test_feed_and_stream_need_no_more_than_their_lines,
 }

@@ -375,10 +375,11 @@ def _prepare(
     if as_json:
         console.print_json({"lists": done})
         return
-    text = f"{done.prepared:,} of {done.users:,} users have prepared lists"
+    text = f"{done.users:,} users: {done.prepared:,} lists prepared, "
+    text += f"{done.fresh:,} still hold"
     if done.without_events:
         text += f", {done.without_events:,} have no events"
-    console.result(f"{text}: {done.bytes:,} bytes, in {taken_s:.1f} s")
+    console.result(f"{text}: {done.bytes:,} bytes written, in {taken_s:.1f} s")
 
 
 def migrate_start(

@@ -215,6 +215,19 @@ class FusedRankingStep(FusedForm, CandidateStep):
     first = CandidateStep
     last = RankingStep
 
+    def _run_model(self, scored: _ScoredRequests) -> tuple[Array, Array | None]:
+        """Run the model for the rows whose relevance was not prepared."""
+        step = self._decision
+        assert isinstance(step, RankingStep)
+        needed = step.rows_to_score(scored.context, scored.tensors)
+        if needed.all() or not needed.any():
+            return super()._run_model(scored)
+        found, _ = super()._run_model(scored.rows(needed))
+        output = np.zeros((len(needed), self._width), np.float32)
+        output[needed] = found
+        canary = step.stage.canary
+        return output, None if canary is None else canary.rows(scored.context)
+
 
 class _ScoredRequests(msgspec.Struct, frozen=True, eq=False):
     """
@@ -231,6 +244,15 @@ class _ScoredRequests(msgspec.Struct, frozen=True, eq=False):
     bounds: list[int]
     context: Array
     tensors: Mapping[str, Array]
+
+    def rows(self, chosen: Array) -> _ScoredRequests:
+        """Copy some rows, for the model: they are no whole requests; bool [N]."""
+        return _ScoredRequests(
+            requests=self.requests,
+            bounds=[],
+            context=self.context[chosen],
+            tensors={name: one[chosen] for name, one in self.tensors.items()},
+        )
 
     def only(self, positions: Sequence[int]) -> _ScoredRequests:
         """Copy some of the requests, at least one."""

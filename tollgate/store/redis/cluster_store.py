@@ -29,7 +29,10 @@ from tollgate.store.store_events import ARGUMENTS, Call
 
 _MANY = b"MGET"
 # Commands that are sent with calls, or without any.
-_ONE = (b"EVALSHA", b"GET", b"SET", b"DEL", b"SMISMEMBER", b"XADD", b"XLEN")
+_ONE = (
+    *(b"EVALSHA", b"GET", b"SET", b"DEL", b"SMISMEMBER", b"SMEMBERS"),
+    *(b"XADD", b"XLEN"),
+)
 
 
 def split_call(call: Call, mode: Mode) -> list[Command]:
