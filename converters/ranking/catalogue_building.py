@@ -114,6 +114,7 @@ def build_catalogue(
         static_names=[],
         segments=interactions.segment_names,
         popular=_popular_by_segment(interactions),
+        segment_field=interactions.segment_field,
     )
 
 

@@ -44,6 +44,8 @@ class Interactions(msgspec.Struct, frozen=True, eq=False):
         category_names: Names of the categories, sorted.
         segments: Index in `segment_names` by user, 0 for none; int32 [U].
         segment_names: EVERYONE, and the other ones sorted.
+        segment_field: Name of the field of a request that names its user's segment, as
+            of the table's column; empty for none.
     """
 
     source: str
@@ -57,6 +59,7 @@ class Interactions(msgspec.Struct, frozen=True, eq=False):
     category_names: list[str]
     segments: I32
     segment_names: list[str]
+    segment_field: str = ""
 
     def __len__(self) -> int:
         """Return the number of events."""
@@ -94,7 +97,8 @@ def read_interactions(
             1970, by their size.
         action: Column with words of `schema.ACTIONS`; a null is an event without one.
         category: Column with an item's category; the newest of an item's events counts.
-        segment: Column with a user's segment; the newest of a user's events counts.
+        segment: Column with a user's segment; the newest of a user's events counts. A
+            request has a field of the same name.
 
     Raises:
         InputError: A column is missing, a value is invalid, or there are too few rows.
@@ -115,7 +119,8 @@ def read_interactions(
         time_us=_times_us(frame[time], source=source),
         actions=None if action is None else _actions(frame[action], source=source),
         categories=None if category is None else _texts(frame[category]),
-        segments=None if segment is None else _texts(frame[segment]),
+        segments=None if segment is None else _segments(frame[segment], source=source),
+        segment_field=segment or "",
         source=source,
     )
 
@@ -128,6 +133,7 @@ def interactions_of(
     actions: npt.NDArray[np.int8] | None = None,
     categories: Sequence[str | None] | None = None,
     segments: Sequence[str | None] | None = None,
+    segment_field: str = "",
     source: str = "interactions",
 ) -> Interactions:
     """
@@ -140,6 +146,7 @@ def interactions_of(
         actions: Index in `schema.ACTIONS`, -1 for none; int8 [N].
         categories: Category of each event's item; None for none.
         segments: Segment of each event's user; None for none.
+        segment_field: See `Interactions`.
         source: Name of the table, for messages.
     """
     user_ids, user_index = np.unique(np.asarray(users, object), return_inverse=True)
@@ -167,6 +174,7 @@ def interactions_of(
         category_names=category_names,
         segments=segment + np.int32(1),
         segment_names=[EVERYONE, *segment_names],
+        segment_field=segment_field,
     )
 
 
@@ -204,6 +212,14 @@ def _texts(column: pl.Series) -> list[str | None]:
     import polars as pl
 
     texts: list[str | None] = column.cast(pl.String).to_list()
+    return texts
+
+
+def _segments(column: pl.Series, *, source: str) -> list[str | None]:
+    texts = _texts(column)
+    if EVERYONE in texts:
+        problem = f"row {texts.index(EVERYONE)}: {EVERYONE!r} is no name of a segment"
+        raise InputError(source, problem, where=column.name)
     return texts
 
 

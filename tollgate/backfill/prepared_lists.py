@@ -117,7 +117,7 @@ def open_ranking_release(repository: Path, product: str) -> PreparedRelease:
     retrieval = OnnxSession(first / RETRIEVAL_FILE, intra_op_threads=1)
     return PreparedRelease(
         spec=spec,
-        stage=CandidateStage(catalogue, retrieval, history=spec.history.most),
+        stage=CandidateStage(catalogue, retrieval, spec),
         model=ScoringModel(OnnxSession(model / MODEL_FILE, intra_op_threads=1)),
         ranker=ranker_hash(release, models),
         stock=rules.stock,

@@ -18,6 +18,8 @@ import numpy.typing as npt
 from tollgate.engine.onnx_session import OnnxSession
 from tollgate.engine.ranking_context import NO_ITEM, ranking_dtype
 from tollgate.engine.row_batches import Batch
+from tollgate.errors import RepositoryError
+from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.ranking.candidates import (
     CANDIDATES,
     Events,
@@ -26,7 +28,11 @@ from tollgate.ranking.candidates import (
     feature_names,
     retrieve,
 )
-from tollgate.ranking.catalogue import Catalogue
+from tollgate.ranking.catalogue import (
+    CATALOGUE_FILE,
+    Catalogue,
+    segment_field_problem,
+)
 from tollgate.ranking.history import UserHistory
 from tollgate.ranking.prepared import (
     PreparedCandidates,
@@ -88,28 +94,34 @@ class CandidateStage:
     Args:
         catalogue: Items of the release.
         session: Its retrieval.onnx, opened.
-        history: H, events of a user at most.
+        spec: Features of the release; they have a history.
         ranker: Hash of the files that prepare candidates for this release; 0 uses none.
 
     Attributes:
         dtype: Of a ranking context.
         prepared: Counts of the prepared candidates.
+
+    Raises:
+        RepositoryError: The catalogue's segments come from no field of a request.
     """
 
     def __init__(
         self,
         catalogue: Catalogue,
         session: OnnxSession,
+        spec: FeatureSpec,
         *,
-        history: int,
         ranker: int = 0,
     ) -> None:
+        assert spec.history is not None
+        if problem := segment_field_problem(catalogue, spec.fields):
+            raise RepositoryError(CATALOGUE_FILE, problem)
         self.catalogue = catalogue
         self.prepared = PreparedCounts()
         self._ranker = ranker
         self._session = session
         self._width = len(feature_names(catalogue))
-        self.dtype = ranking_dtype(candidates=CANDIDATES, history=history)
+        self.dtype = ranking_dtype(candidates=CANDIDATES, history=spec.history.most)
 
     def fill(
         self,
@@ -146,6 +158,7 @@ class CandidateStage:
         ranking["event_times_us"][:, :width] = history.time_us
         excluded = self._excluded(batch, ranking)
         features = np.zeros((rows, CANDIDATES, self._width), np.float32)
+        segments = self.catalogue.segments_of(batch.fields, rows=rows)
         good = []
         for row in range(rows):
             if row in batch.errors:
@@ -178,6 +191,7 @@ class CandidateStage:
                 part,
                 available=available,
                 skip=skip,
+                segments=segments[good],
             )
             features[good] = candidate_features(self.catalogue, part, retrieved)
             ranking["items"][good] = retrieved.items

@@ -117,6 +117,9 @@ class RankingStage(DecisionStage):
         self._catalogue = catalogue
         self._available = available
         self._names = np.array([*catalogue.item_ids, b""], np.object_)
+        self._segment_field = catalogue.segment_field
+        if self._segment_field not in fields:
+            self._segment_field = ""
         exploration = rules.exploration
         self._salt = exploration.salt if exploration is not None else ""
 
@@ -133,12 +136,19 @@ class RankingStage(DecisionStage):
         )
         in_force = self._ranking.in_force(unscored).tolist()
         available = self._available()
+        segments = self._segments(batch.context)
         lists: list[RankedList | None] = []
         given: list[RankingInput | None] = []
         for row, bits in enumerate(in_force):
             one = None
             if not skipped[row]:
-                one = self._input(batch, row, in_force=bits, available=available)
+                one = self._input(
+                    batch,
+                    row,
+                    in_force=bits,
+                    available=available,
+                    segment=segments[row],
+                )
             given.append(one)
             lists.append(None if one is None else self._rank(batch, row, one))
         best = np.array([_best(one) for one in lists], np.float32)
@@ -148,8 +158,23 @@ class RankingStage(DecisionStage):
         }
         return RankedDecisions(**columns, given=given, lists=lists)
 
+    def _segments(self, context: Array) -> list[int]:
+        """Return the index of each row's segment in the catalogue."""
+        name = self._segment_field
+        fields = {name: context[f"field_{name}"]} if name else {}
+        found: list[int] = self._catalogue.segments_of(
+            fields, rows=len(context)
+        ).tolist()
+        return found
+
     def _input(
-        self, batch: RankingBatch, row: int, *, in_force: int, available: Bool
+        self,
+        batch: RankingBatch,
+        row: int,
+        *,
+        in_force: int,
+        available: Bool,
+        segment: int,
     ) -> RankingInput:
         """Collect everything that decides the list of a row."""
         ranking, context = batch.ranking[row], batch.context[row]
@@ -164,7 +189,7 @@ class RankingStage(DecisionStage):
         age_us = int(context["event_time_us"]) - np.asarray(ranking["event_times_us"])
         length = int(context["transaction_id_length"])
         excluded = np.asarray(ranking["excluded"])
-        popular = self._catalogue.popular[0]
+        popular = self._catalogue.popular[segment]
         return RankingInput(
             count=int(ranking["count"]) or self._ranking.items,
             seed=seed_of(context[TRANSACTION_ID].tobytes()[:length], salt=self._salt),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.errors import RepositoryError
-from tollgate.schema import ACTIONS, ITEM_SEPARATOR, MAX_ID_BYTES, hash_words
+from tollgate.schema import (
+    ACTIONS,
+    ITEM_SEPARATOR,
+    MAX_ID_BYTES,
+    FieldForm,
+    hash_words,
+)
 
 CATALOGUE_FILE = "catalogue.npz"
 RETRIEVAL_FILE = "retrieval.onnx"
@@ -26,6 +33,7 @@ I64 = npt.NDArray[np.int64]
 
 _FORMAT = 1
 _TEXTS = ("item_ids", "category_names", "static_names", "segments")
+_OPTIONAL = {"segment_field"}  # left out where it is empty
 
 
 class Catalogue(msgspec.Struct, frozen=True, eq=False, dict=True):
@@ -64,6 +72,8 @@ class Catalogue(msgspec.Struct, frozen=True, eq=False, dict=True):
         popular: Items in descending order of popularity, by segment, -1 after the last;
             int32 [S, P].
         repeats: Items of the user's newest events may be candidates.
+        segment_field: Field of a request whose word is the segment of its user; empty
+            for none: all users are of EVERYONE.
     """
 
     item_ids: list[bytes]
@@ -85,6 +95,7 @@ class Catalogue(msgspec.Struct, frozen=True, eq=False, dict=True):
     segments: list[str]
     popular: I32
     repeats: bool = True
+    segment_field: str = ""
 
     @property
     def size(self) -> int:
@@ -136,6 +147,27 @@ class Catalogue(msgspec.Struct, frozen=True, eq=False, dict=True):
         at = np.minimum(np.searchsorted(known, hashes), len(known) - 1)
         return np.where(known[at] == hashes, order[at], np.int32(-1))
 
+    def segments_of(
+        self, fields: Mapping[str, npt.NDArray[np.int64]], *, rows: int
+    ) -> I32:
+        """
+        Return the segments of requests, 0 for EVERYONE where a word is no segment.
+
+        Args:
+            fields: Declared fields by name, categories as hashes; int64 [N] each.
+            rows: Number of requests, N.
+        """
+        sent = fields.get(self.segment_field)
+        if sent is None:
+            return np.zeros(rows, np.int32)
+        places = self._segment_places
+        return np.array([places.get(one, 0) for one in sent.tolist()], np.int32)
+
+    @functools.cached_property
+    def _segment_places(self) -> dict[int, int]:
+        words = [one.encode() for one in self.segments[1:]]
+        return dict(zip(hash_words(words).tolist(), itertools.count(1), strict=False))
+
     def save(self, folder: Path) -> None:
         """Write CATALOGUE_FILE into a folder."""
         with open(folder / CATALOGUE_FILE, "wb") as file:
@@ -161,7 +193,7 @@ class Catalogue(msgspec.Struct, frozen=True, eq=False, dict=True):
         if found is None or int(found) != _FORMAT:
             problem = f"has format {found}; this version reads {_FORMAT}"
             raise RepositoryError(path, problem)
-        missing = sorted(set(Catalogue.__struct_fields__) - set(values))
+        missing = sorted(set(Catalogue.__struct_fields__) - set(values) - _OPTIONAL)
         if missing:
             raise RepositoryError(path, f"lacks {missing[0]}")
         for name in _TEXTS:
@@ -169,6 +201,7 @@ class Catalogue(msgspec.Struct, frozen=True, eq=False, dict=True):
             values[name] = (
                 texts if name == "item_ids" else [text.decode() for text in texts]
             )
+        values["segment_field"] = bytes(values.get("segment_field", b"")).decode()
         values["half_life"] = float(values["half_life"])
         values["similar_count"] = int(values["similar_count"])
         values["repeats"] = bool(values["repeats"])
@@ -182,7 +215,10 @@ class Catalogue(msgspec.Struct, frozen=True, eq=False, dict=True):
         found: dict[str, npt.NDArray[Any]] = {"format": np.asarray(_FORMAT)}
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if name in _TEXTS:
+            if name == "segment_field":
+                if value:
+                    found[name] = np.frombuffer(value.encode(), np.uint8)
+            elif name in _TEXTS:
                 encoded = [
                     one if isinstance(one, bytes) else one.encode() for one in value
                 ]
@@ -240,11 +276,26 @@ def catalogue_problem(catalogue: Catalogue) -> str:
             return f"{name} has an index outside of -1 … {most - 1}"
     if catalogue.segments[:1] != [EVERYONE]:
         return f"the first segment is not {EVERYONE}"
+    if len(set(catalogue.segments)) < len(catalogue.segments):
+        return "a segment stands there twice"
     if not catalogue.half_life > 0:
         return f"half_life is {catalogue.half_life}, not above 0"
     if catalogue.similar_count < 0:
         return f"similar_count is {catalogue.similar_count}, below 0"
     return ""
+
+
+def segment_field_problem(catalogue: Catalogue, fields: Iterable[FieldForm]) -> str:
+    """
+    Describe why no segment can be read from requests; empty if it can.
+
+    Args:
+        fields: Declared fields of a request.
+    """
+    name = catalogue.segment_field
+    if not name or any(one.name == name and one.type == "category" for one in fields):
+        return ""
+    return f"has segments by {name}, which is no category that requests have"
 
 
 def item_id_problem(item: bytes) -> str:

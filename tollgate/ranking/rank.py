@@ -224,6 +224,10 @@ def rank_row(given: RankingInput, bound: CatalogueRules) -> RankedList:
     rules = bound.rules
     candidates, sources, scores = _distinct(given)
     by_relevance = bool(np.isfinite(scores).all())
+    if by_relevance and (sources == _POPULAR).all():
+        # The model ranks by what a user did, and of this one nothing is known: the
+        # order of popularity counts.
+        scores = np.sort(scores)[::-1]
     shelf = _Shelf(given, bound)
     pinned = shelf.pin(bound.pins)
     free = [at for at in range(given.count) if at not in pinned]

@@ -589,11 +589,10 @@ class _Ranker:
         *,
         store: LocalStore,
     ) -> None:
-        rules, history = policy.ranking, spec.history
+        rules = policy.ranking
         assert rules is not None
-        assert history is not None
         first, last = parts.catalogues
-        self.candidates = CandidateStage(first, parts.retrieval, history=history.most)
+        self.candidates = CandidateStage(first, parts.retrieval, spec)
         self._catalogue = last
         self._view: StockView = open_stock(
             store.url,

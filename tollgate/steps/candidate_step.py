@@ -57,7 +57,7 @@ class CandidateStep(FeatureStep):
         self._candidates = CandidateStage(
             catalogue,
             session,
-            history=self._spec.history.most,
+            self._spec,
             ranker=int(config.parameters.get(RANKER_PARAMETER, "0"), 16),
         )
         self._canary = read_canary(config.parameters, self._spec.entity_names)

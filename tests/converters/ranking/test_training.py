@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
+from converters.ranking.catalogue_building import (
+    RetrievalSettings,
+    build_catalogue,
+    ease_factors,
+    learn_items,
+)
 from converters.ranking.interactions import Interactions, read_interactions
 from converters.ranking.metrics import ndcg_of, recall_of
 from converters.ranking.retrieval import ease_weights, retrieval_graph
@@ -16,6 +23,8 @@ from converters.ranking.splits import newest_fifth, queries_of
 from converters.ranking.training import score_queries, train_shop
 from tollgate.engine.onnx_session import OnnxSession
 from tollgate.errors import InputError
+from tollgate.ranking.catalogue import EVERYONE, Catalogue
+from tollgate.schema import hash_words
 
 USERS, ITEMS, GROUPS = 80, 60, 4
 
@@ -127,6 +136,43 @@ def test_a_trained_shop_finds_the_items_of_a_users_group(
         left = [one for one in np.argsort(-counts, kind="stable") if one not in seen]
         popular.append(left[:10])
     assert ours > 1.5 * ndcg_of(np.array(popular, np.int32), queries.relevant).mean()
+
+
+def test_each_segment_has_its_popular_items_first(table: Path, tmp_path: Path) -> None:
+    """In the order that plain counts give; the catalogue names the request's field."""
+    frame = pl.read_parquet(table)
+    country = [
+        None if int(user[1:]) % 5 == 0 else ("no", "se")[int(user[1:]) % 2]
+        for user in frame["user"].to_list()
+    ]
+    path = tmp_path / "table.parquet"
+    frame.with_columns(pl.Series("country", country)).write_parquet(path)
+    read = read_interactions(
+        path, user="user", item="item", time="at", segment="country"
+    )
+    catalogue = build_catalogue(
+        learn_items(read, seed=0),
+        ease_factors(learn_items(read, seed=0), ridge=1.0, size=8, seed=0),
+        RetrievalSettings(ridge=1.0, size=8, half_life=math.inf),
+    )
+    assert catalogue.segments == [EVERYONE, "no", "se"]
+    assert catalogue.segment_field == "country"
+    catalogue.save(tmp_path)
+    assert Catalogue.load(tmp_path).hash == catalogue.hash
+    every = Counter(frame["item"].to_list())
+    for place, word in enumerate([None, "no", "se"]):
+        own = Counter(
+            item
+            for item, one in zip(frame["item"].to_list(), country, strict=True)
+            if word in (None, one)
+        )
+        wanted = sorted(every, key=lambda one: (-own[one], -every[one], one))
+        found = [catalogue.item_ids[at].decode() for at in catalogue.popular[place]]
+        assert found == wanted
+    words = hash_words([b"se", b"", b"no", b"dk", b"everyone"])
+    segments = catalogue.segments_of({"country": words}, rows=5)
+    assert segments.tolist() == [2, 0, 1, 0, 0]
+    assert catalogue.segments_of({}, rows=2).tolist() == [0, 0]
 
 
 def test_bad_tables_are_refused_in_words(table: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from tollgate.engine.onnx_session import OnnxSession
 from tollgate.journal.decision_record import Records
 from tollgate.policy import RowFacts, decide
 from tollgate.ranking.candidates import Events, candidate_features, retrieve
-from tollgate.ranking.catalogue import RETRIEVAL_FILE, Catalogue
+from tollgate.ranking.catalogue import EVERYONE, RETRIEVAL_FILE, Catalogue
 from tollgate.ranking.draws import seed_of
 from tollgate.ranking.rank import RankingInput, bind_rules, rank_row
 from tollgate.ranking.ranking_record import RankingRecord, encode_ranking
@@ -86,7 +86,8 @@ def catalogue_of(items: int = ITEMS) -> Catalogue:
         factors=chance.normal(size=(items, 4)).astype(np.float32),
         similar_count=10,
         statics=np.zeros((items, 0), np.float32),
-        popular=np.arange(items, dtype=np.int32)[None],
+        segments=[EVERYONE, "cart"],
+        popular=np.stack([np.arange(items), chance.permutation(items)]).astype("i4"),
     )
 
 
@@ -130,6 +131,7 @@ def ranked(rows: int, *, by: OpenedRelease, first: int = 0) -> Records:
         fields=fields,
     )
     in_force = rules.in_force(facts).tolist()
+    segments = catalogue.segments_of(fields, rows=rows).tolist()
     names = [f"r-{first + row}".encode() for row in range(rows)]
     details, best = [], []
     for row in range(rows):
@@ -144,7 +146,12 @@ def ranked(rows: int, *, by: OpenedRelease, first: int = 0) -> Records:
         available = chance.random(ITEMS) > 0.2
         excluded = chance.integers(0, ITEMS, int(chance.integers(0, 4))).astype("i4")
         found = retrieve(
-            catalogue, retrieval, events, available=available, skip=[excluded]
+            catalogue,
+            retrieval,
+            events,
+            available=available,
+            skip=[excluded],
+            segments=np.array([segments[row]], np.int32),
         )
         features = candidate_features(catalogue, events, found)
         (relevance,) = model.run([RELEVANCE], {CANDIDATE_FEATURES: features})
@@ -163,7 +170,7 @@ def ranked(rows: int, *, by: OpenedRelease, first: int = 0) -> Records:
             history_age_s=age_s,
             excluded=excluded,
             available=available & (chance.random(ITEMS) > 0.1),  # sold out since
-            fill=catalogue.popular[0],
+            fill=catalogue.popular[segments[row]],
         )
         shown = rank_row(given, bound)
         if row == 3:

@@ -83,7 +83,7 @@ rules: []
 
 
 def small_catalogue() -> Catalogue:
-    """Make six items in two categories, the first the most popular."""
+    """Make six items in two categories, the first the most popular, save in a cart."""
     at = np.arange(ITEMS)
     near = np.stack([(at + 1) % ITEMS, (at + 2) % ITEMS], axis=1).astype(np.int32)
     angle = at / ITEMS
@@ -106,8 +106,9 @@ def small_catalogue() -> Catalogue:
         similar_count=2,
         statics=np.zeros((ITEMS, 0), np.float32),
         static_names=[],
-        segments=[EVERYONE],
-        popular=at.astype(np.int32)[None],
+        segments=[EVERYONE, "cart"],
+        popular=np.stack([at, at[::-1]]).astype(np.int32),
+        segment_field="slot",
     )
 
 

@@ -188,6 +188,23 @@ def test_an_unknown_user_gets_popular_items(
 
 
 @pytest.mark.parametrize("form", FORMS)
+def test_an_unknown_user_gets_the_popular_items_of_the_segment(
+    servers: dict[Form, Embedded], form: Form
+) -> None:
+    """The slot names it; of one that has none, everyone's. Exclusions count."""
+    server = servers[form]
+    cart = ask(server, ["nobody"] * 2, ids=["s-1", "s-2"], slot="cart", count=3)
+    assert cart["items"].tolist() == [[b"i5", b"i4", b"i3"]] * 2
+    assert (np.diff(cart["scores"]) <= 0).all()
+    assert cart["source"].tolist() == [[b"popular"] * 3] * 2
+    few = ask(server, ["nobody"], ids=["s-3"], slot="cart", exclude=["i4"], count=2)
+    assert few["items"].tolist() == [[b"i5", b"i3"]]
+    for slot in ("product", "cellar", ""):
+        other = ask(server, ["nobody"], ids=["s-4"], slot=slot, count=3)
+        assert other["items"].tolist() == [BY_POPULARITY[:3]]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_a_bought_item_is_out_of_the_next_answer(
     servers: dict[Form, Embedded], form: Form, shop: tuple[Path, FeatureSpec]
 ) -> None:
@@ -287,7 +304,7 @@ def random_request(chance: np.random.Generator, number: int) -> dict[str, list[A
         "event_time": [
             NOW_US - int(age) * 1_000_000 for age in chance.integers(-9, 300, rows)
         ],
-        "slot": chance.choice(["home", "product", "cellar", ""], rows).tolist(),
+        "slot": chance.choice(["home", "product", "cart", "cellar", ""], rows).tolist(),
         "exclude": excluded,
     }
 
@@ -416,20 +433,26 @@ def test_a_store_that_hangs_costs_no_list(
 ) -> None:
     server, (_, spec) = servers[form], shop
     write_events(server, spec, [("kim", "i4", "purchase", 9), ("kim", "i3", "view", 5)])
-    known = ask(server, ["kim"], ids=["k-1"], count=5)
+    with redis.Redis.from_url(server.store_url) as store:
+        store.sadd(STOCK, "i5")
+        wait_for_stock(server, {"i5"}, user="kim-waits")
+    known = ask(server, ["kim"], ids=["k-1"], count=5, slot="cart")
     assert b"i4" not in known["items"][0].tolist()
     with redis.Redis.from_url(server.store_url) as store:
         # Longer than the step waits for it.
         store.execute_command("CLIENT", "PAUSE", 7_000, "ALL")
-    answer = ask(server, ["kim", "stranger"], ids=["k-2", "k-3"], count=5)
+    users = ["kim", "stranger"]
+    answer = ask(server, users, ids=["k-2", "k-3"], count=5, slot="cart")
     assert answer["items"][0].tolist() == known["items"][0].tolist()
     assert answer["source"][0].tolist() == known["source"][0].tolist()
-    assert answer["items"][1].tolist() == BY_POPULARITY[:5]
+    # The popular items of the segment, and those in stock.
+    assert answer["items"][1].tolist() == [b"i4", b"i3", b"i2", b"i1", b"i0"]
     assert answer["source"][1].tolist() == [b"fallback"] * 5
     first, second = (Degraded(int(one)) for one in answer["degraded"][:, 0])
     assert Degraded.LAST_KNOWN_VECTOR in first
     assert Degraded.STORE_UNAVAILABLE in second
     assert answer["error"].tolist() == [[b""], [b""]]
+    set_stock(server, [], user="kim-again")
 
 
 def metric_series(server: Embedded) -> dict[str, dict[frozenset[str], float]]:

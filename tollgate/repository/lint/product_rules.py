@@ -26,7 +26,12 @@ from tollgate.features.spec.feature_spec import SPEC_FILE, FeatureSpec, load_spe
 from tollgate.features.spec.spec_definition import Field
 from tollgate.policy import POLICY_FILE
 from tollgate.ranking.candidates import CANDIDATES, feature_names
-from tollgate.ranking.catalogue import CATALOGUE_FILE, RETRIEVAL_FILE, Catalogue
+from tollgate.ranking.catalogue import (
+    CATALOGUE_FILE,
+    RETRIEVAL_FILE,
+    Catalogue,
+    segment_field_problem,
+)
 from tollgate.repository.findings import Finding, collecting
 from tollgate.repository.hashes import SHORT_DIGITS, hash_file
 from tollgate.repository.models.artifact_file import (
@@ -351,6 +356,10 @@ def content_findings(
     if product.ranks:
         catalogue = _catalogue_of(directories[step], decision, findings=findings)
         names = feature_names(catalogue) if catalogue else ()
+        problem = segment_field_problem(catalogue, fields) if catalogue else ""
+        if problem:
+            file = str(directories[step] / CATALOGUE_FILE)
+            findings.append(Finding(code="TG326", file=file, where="", problem=problem))
         findings += _candidate_findings(product, names)
     findings += _model_findings(model, product, spec=spec, names=names)
     findings += _policy_findings(decision, product, spec=spec)

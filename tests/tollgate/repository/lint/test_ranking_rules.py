@@ -223,6 +223,18 @@ def test_two_catalogues_are_found(shop: Path) -> None:
     assert found.endswith("the two steps would mean other items")
 
 
+def test_segments_that_no_request_can_name_are_found(shop: Path) -> None:
+    """Their field must be a category of a request, not of an event."""
+    for folder in ("shop_candidates", "shop_ranking"):
+        catalogue = msgspec.structs.replace(small_catalogue(), segment_field="item")
+        catalogue.save(shop / folder / "1")
+    (found,) = problems(shop)
+    assert found == (
+        "TG326 shop_candidates/1/catalogue.npz: : has segments by item, which is no "
+        "category that requests have"
+    )
+
+
 def test_a_damaged_catalogue_is_one_line(shop: Path) -> None:
     """The file is named, and not what follows from it."""
     for step in ("shop_candidates", "shop_ranking"):
