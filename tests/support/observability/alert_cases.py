@@ -170,6 +170,32 @@ CASES = (
         "60m",
         PAGE,
     ),
+    # A tenth of the lists has no history, where a hundredth had.
+    Case(
+        "TollgateListsFallback",
+        {
+            counter("tollgate_lists_total", source="personal"): "0+99x30 2970+90x30",
+            counter("tollgate_lists_total", source="fallback"): "0+1x30 30+10x30",
+            counter("tollgate_list_defects_total", defect="unranked"): "0x60",
+            counter("tollgate_list_defects_total", defect="short"): "0+50x60",
+        },
+        "30m",
+        "60m",
+        PAGE,
+    ),
+    # One of a thousand is short, then one of ten.
+    Case(
+        "TollgateListsShort",
+        {
+            counter("tollgate_lists_total", source="popular"): "0+1000x90",
+            counter("tollgate_list_defects_total", defect="short"): (
+                "0+1x45 145+100x45"
+            ),
+        },
+        "45m",
+        "90m",
+        TICKET,
+    ),
     Case(
         "TollgateTableHitsLow",
         {
