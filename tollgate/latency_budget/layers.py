@@ -22,10 +22,13 @@ from tollgate.load.arrivals import F64
 from tollgate.load.results import Results
 from tollgate.repository.slo import Layers
 
-MEASURED = tuple(name for name in Layers.__struct_fields__ if name != "reserve")
+# In the order of a request; only a product that ranks has `candidates`.
+MEASURED = (
+    *("request", "features", "candidates", "model", "post_processing", "response"),
+)
 # For one request, only its sum with the queue time is known.
 MEAN_ONLY = ("request",)
-_FEATURES, _DECISION = 0, 2  # indices of steps
+_FEATURES, _DECISION, _CANDIDATES = 0, 2, 3  # indices of steps
 
 
 class Queues(msgspec.Struct, frozen=True):
@@ -98,8 +101,9 @@ def split(
     Split requests into layers.
 
     Args:
-        batches: Reported batches of features, model and decision; the ids of requests
-            are their numbers among those sent.
+        batches: Reported batches of features, model and decision, and of a product
+            that ranks the search for candidates; the ids of requests are their numbers
+            among those sent.
         sent: Times at which they were sent and answered.
         counted: True for each request whose answer counts; bool [N].
         queues: Mean queue times while all of them were sent.
@@ -114,6 +118,10 @@ def split(
     # A request of another caller may have the id of ours, but not its times. NaN, of
     # requests that were not reported exactly once, makes every comparison false.
     whole = counted & (sent_s <= arrival_s) & (ended_s <= answered_s)
+    looked_up_s = scored_s
+    if len(batches.steps) > _CANDIDATES:
+        looked_up_s, _ = _times(batches, _CANDIDATES, len(sent.due_s))
+        whole &= (arrival_s <= looked_up_s) & (looked_up_s <= scored_s)
     way_ms = (arrival_s - sent_s) * 1e3
     if not whole[first:].any():
         raise ServerError("tollgate", "no answered request has a batch of every step")
@@ -122,14 +130,18 @@ def split(
     share = min(1.0, queues.decision_ms / max(1e-9, float(between_ms[whole].mean())))
     spent_ms = {
         "request": request_ms,
-        "features": (scored_s - sent_s) * 1e3 - request_ms,
+        "features": (looked_up_s - sent_s) * 1e3 - request_ms,
         "model": between_ms * (1 - share),
         "post_processing": between_ms * share + (ended_s - began_s) * 1e3,
         "response": (answered_s - ended_s) * 1e3,
     }
+    if len(batches.steps) > _CANDIDATES:
+        spent_ms["candidates"] = (scored_s - looked_up_s) * 1e3
     whole[:first] = False
     return Split(
-        layers_ms={name: spent_ms[name][whole] for name in MEASURED},
+        layers_ms={
+            name: spent_ms[name][whole] for name in MEASURED if name in spent_ms
+        },
         in_server_ms=((ended_s - sent_s) * 1e3 - request_ms)[whole],
     )
 

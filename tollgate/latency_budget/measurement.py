@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,6 +28,7 @@ from tollgate.load.synthetic import synthetic_requests
 from tollgate.repository.product_models import Product
 from tollgate.server.address import Address
 from tollgate.server.triton import control
+from tollgate.tracing.batches import candidates_part
 
 _TIMEOUT_S = 1.0
 _FEWEST = 100  # least requests for a 99th percentile
@@ -106,9 +107,11 @@ def measure(
     warm_up, requests = requests[:left_out], requests[left_out:]
     requests = [with_id(one, str(number)) for number, one in enumerate(requests)]
     steps = (models.features_step, models.model_step, models.decision_step)
+    parts = (candidates_part(models.features_step),) if models.ranks else ()
+    reported = (*steps, *parts)
     with (
         open_sender(server.grpc_url, timeout_s=_TIMEOUT_S) as chosen,
-        record_batches(state, steps) as recorded,
+        record_batches(state, reported) as recorded,
     ):
         if warm_up:
             chosen.at_times(warm_up, _at_s(warm_up, load))
@@ -119,24 +122,25 @@ def measure(
     counts = {name: now.since(before[name]) for name, now in after.items()}
     (batches,) = recorded
     if fused:
-        counts |= counts_in_one_model(counts[models.name], batches)
+        inside = counts_in_one_model(counts[models.name], batches)
+        counts |= {step: inside[step] for step in steps}
     queues = queues_of(counts[models.features_step], counts[models.decision_step])
     return Measured(
         load,
         sent,
         split(batches, sent, counted=sent.answered, queues=queues),
         counts=counts,
-        at_once=_at_once(batches, sent),
+        at_once=_at_once(batches, steps, sent),
         lost=batches.lost,
         sender=chosen.name,
     )
 
 
-def _at_once(batches: Batches, sent: Results) -> StepOverlap:
+def _at_once(batches: Batches, steps: Sequence[str], sent: Results) -> StepOverlap:
     """Compute busy shares from the first of these requests until the last was due."""
     spans = {
         step: (batches.start_us[of], batches.end_us[of])
-        for place, step in enumerate(batches.steps)
+        for place, step in enumerate(steps)
         for of in [batches.step == place]
     }
     from_us, until_us = round(sent.due_s[0] * 1e6), round(sent.due_s[-1] * 1e6)

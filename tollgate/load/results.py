@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
+from tritonclient.utils import deserialize_bytes_tensor
 
 from tollgate.errors import InputError
 from tollgate.load.arrivals import F64
@@ -221,14 +222,19 @@ def count_rows(answer: bytes) -> tuple[int, int, int, int, int, int]:
     raw = dict(zip(names, response.raw_output_contents, strict=True))
     try:
         bits = [fault_bits(word) for word in np.frombuffer(raw["degraded"], "<u4")]
-        words = raw["decision"]
+        if "items" in raw:  # of a product that ranks
+            errors = deserialize_bytes_tensor(raw["error"])
+            words, refused = b"", sum(1 for text in errors if text)
+        else:
+            # Each word follows its length in four bytes. A row with an error has no
+            # word, and only then are four bytes in a row zero: a word has 1 to 32
+            # bytes, none of them 0.
+            words = raw["decision"]
+            refused = words.count(_NO_WORD)
     except KeyError as error:
         raise InputError("answer", f"lacks {error}; it has {', '.join(names)}") from (
             error
         )
-    # Each word follows its length in four bytes. A row with an error has no word, and
-    # only then are four bytes in a row zero: a word has 1 to 32 bytes, none of them 0.
-    refused = words.count(_NO_WORD)
     _, reviewed, declined = map(words.count, _WORDS_SENT)
     union = 0
     for one in bits:

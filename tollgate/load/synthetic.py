@@ -10,7 +10,13 @@ import numpy.typing as npt
 
 from tollgate.features.spec.feature_spec import all_fields, wire_inputs
 from tollgate.features.spec.spec_definition import FeatureSpec, Field
-from tollgate.schema import AMOUNT, EVENT_TIME, MAX_CENTS, TRANSACTION_ID
+from tollgate.schema import (
+    AMOUNT,
+    EVENT_TIME,
+    MAX_CENTS,
+    REQUEST_ID,
+    TRANSACTION_ID,
+)
 
 _MEDIAN_CENTS, _SPREAD = 3_000, 1.0  # of amounts, lognormal
 _MISSING = 0.02  # share of declared fields that are missing in a row
@@ -88,11 +94,12 @@ def synthetic_requests(
     from tollgate_client.wire import requests_of
 
     first_us = round((time.time() - _OLD_S) * 1e6) - count * rows * 1_000
-    columns = check_columns(
-        synthetic_purchases(spec, count * rows, seed=seed, first_us=first_us),
-        inputs={**wire_inputs(spec)},
-        fields={**all_fields(spec)},
-    )
+    drawn = synthetic_purchases(spec, count * rows, seed=seed, first_us=first_us)
+    inputs = wire_inputs(spec)
+    if spec.history is not None:  # of a product that ranks
+        drawn[REQUEST_ID] = drawn.pop(TRANSACTION_ID)
+        inputs[REQUEST_ID] = inputs.pop(TRANSACTION_ID)
+    columns = check_columns(drawn, inputs=inputs, fields=all_fields(spec))
     return list(
         requests_of(
             columns, product=product, size=rows, dry_run=dry_run, deadline_s=deadline_s

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from tollgate.errors import RepositoryError
+from tollgate.repository.configs import read_config
+from tollgate.repository.product_models import is_ranking
 from tollgate.suggestions import unknown_key
 
 SLO_FILE = "slo.yaml"
@@ -15,6 +17,7 @@ SLO_FILE = "slo.yaml"
 Form = Literal["ensemble", "fused"]
 
 _Positive = Annotated[float, msgspec.Meta(gt=0)]
+_NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -31,6 +34,8 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         post_processing: The decision step and its queue.
         response: From the decision to the caller.
         reserve: Time that is not planned for anything.
+        candidates: The part of the feature step in which a product that ranks finds
+            its candidates; the time before it is in `features`.
     """
 
     request: _Positive = 2.0
@@ -38,7 +43,8 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model: _Positive = 20.0
     post_processing: _Positive = 3.0
     response: _Positive = 2.0
-    reserve: Annotated[float, msgspec.Meta(ge=0)] = 8.0
+    reserve: _NotNegative = 8.0
+    candidates: _NotNegative = 0.0
 
     @property
     def total_ms(self) -> float:
@@ -48,6 +54,18 @@ class Layers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def scaled(self, by: float) -> Layers:
         """Multiply all layers by a factor."""
         return Layers(*(one * by for one in msgspec.structs.astuple(self)))
+
+
+# The table of a product that ranks, for 100 ms.
+RANKING_LAYERS = Layers(
+    request=4.0,
+    features=10.0,
+    candidates=12.0,
+    model=40.0,
+    post_processing=20.0,
+    response=4.0,
+    reserve=10.0,
+)
 
 
 class Slo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -93,7 +111,7 @@ def read_slo(repository: Path, *, product: str) -> Slo:
         content = path.read_bytes() if path.exists() else b"{}"
         raw = msgspec.yaml.decode(content or b"{}")
         _require_keys(path, raw)
-        slo = msgspec.convert(raw, Slo)
+        slo = _ranking_slo(raw) if _ranks(path.parent) else msgspec.convert(raw, Slo)
     except OSError as exc:
         raise RepositoryError(path, f"cannot be read: {exc.strerror}") from exc
     except (msgspec.MsgspecError, UnicodeDecodeError) as exc:
@@ -107,6 +125,29 @@ def read_slo(repository: Path, *, product: str) -> Slo:
             problem = f"adds up to {layers.total_ms:g} ms of {limit_ms:g}"
             raise RepositoryError(path, problem, where=key)
     return slo
+
+
+def _ranks(folder: Path) -> bool:
+    """Return whether the ensemble in a folder ranks; not if it cannot be read."""
+    try:
+        return is_ranking(read_config(folder.parent, folder.name))
+    except RepositoryError:
+        return False
+
+
+def _ranking_slo(raw: Any) -> Slo:
+    """Convert the content of a slo.yaml, with the defaults of a product that ranks."""
+    defaults = msgspec.structs.asdict(RANKING_LAYERS)
+    tables = {
+        key: {**defaults, **raw[key]}
+        for key in ("budget_ms", "target_ms")
+        if isinstance(raw, dict) and isinstance(raw.get(key), dict)
+    }
+    slo = msgspec.convert({**raw, **tables} if tables else raw, Slo)
+    if slo.budget_ms is not None:
+        return slo
+    by = slo.latency_objective_ms / RANKING_LAYERS.total_ms
+    return msgspec.structs.replace(slo, budget_ms=RANKING_LAYERS.scaled(by))
 
 
 def _require_keys(path: Path, raw: object) -> None:

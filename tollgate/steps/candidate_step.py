@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,6 +32,9 @@ from tollgate.steps.metric_buffer import MetricBuffer, export_each_second
 from tollgate.steps.store_parameters import store_settings
 from tollgate.steps.triton import Array
 from tollgate.store.stock_view import StockView, open_stock
+from tollgate.tracing.batches import candidates_part, open_batches
+
+_MOST_US = np.iinfo(np.uint32).max
 
 
 class CandidateStep(FeatureStep):
@@ -74,6 +77,9 @@ class CandidateStep(FeatureStep):
             name=config.parameters.get(STOCK_PARAMETER, ""),
             settings=settings,
         )
+        self._began_us = 0  # search for the candidates of the batch at work
+        name = candidates_part(triton.step_name(args))
+        self._candidate_batches = open_batches(name)
         triton.settle()
 
     def finalize(self) -> None:
@@ -93,6 +99,7 @@ class CandidateStep(FeatureStep):
     ) -> dict[str, Array]:
         """Return the tensors for the next steps."""
         assert batch.history is not None
+        self._began_us = time.monotonic_ns() // 1000
         canary = self._canary
         found = self._candidates.fill(
             batch,
@@ -100,11 +107,29 @@ class CandidateStep(FeatureStep):
             available=self._stock.available(),
             challenged=None if canary is None else canary.rows(context),
         )
+        worked_us = time.monotonic_ns() // 1000 - int(context["arrival_us"][0])
+        context["features_us"] = min(worked_us, _MOST_US)
         outputs = super()._outputs(batch, features, context)
         outputs[CANDIDATE_FEATURES] = found.features
         packed = found.ranking.view(np.uint8).reshape(len(features), -1)
         outputs[RANKING_CONTEXT] = packed
         return outputs
+
+    def _report(
+        self,
+        requests: Sequence[Any],
+        batch: Batch,
+        context: Array,
+        *,
+        arrival_us: int,
+        rejected: Sequence[int],
+    ) -> None:
+        super()._report(
+            requests, batch, context, arrival_us=arrival_us, rejected=rejected
+        )
+        own = self._candidate_batches
+        if own is not None and own.is_enabled():
+            own.write(requests, rows=len(context), began_us=self._began_us)
 
     def _signed(self, outputs: Mapping[str, Array]) -> Array:
         return signed_rows(outputs[FEATURES], outputs[RANKING_CONTEXT])

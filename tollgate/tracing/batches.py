@@ -49,6 +49,11 @@ class BatchSpan(msgspec.Struct, frozen=True, array_like=True):
     requests: tuple[str, ...] = ()
 
 
+def candidates_part(step: str) -> str:
+    """Return the name under which a first step reports the search for candidates."""
+    return f"{step}.candidates"
+
+
 class Named(Protocol):
     """The part of a Triton request that is needed here."""
 

@@ -14,7 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.products.small_shop import release_shop, write_shop
 from tollgate.features.spec.feature_spec import all_fields, load_spec, wire_inputs
+from tollgate.latency_budget.layers import MEASURED
 from tollgate.latency_budget.step_batches import record_batches
 from tollgate.load.arrivals import evenly
 from tollgate.load.asyncio_sender import send
@@ -226,3 +228,39 @@ def test_answers_are_judged_from_outside(
     done = budget(tmp_path, *nobody, *LOAD)
     assert done.returncode == 1
     assert "nobody answers at 127.0.0.1:1" in done.stderr
+
+
+@pytest.mark.parametrize("form", ["ensemble", "fused"])
+def test_a_product_that_ranks_has_its_layers(tmp_path: Path, form: str) -> None:
+    """The table of 100 ms; the search for candidates is a layer between two others."""
+    repository = tmp_path / "models"
+    spec = write_shop(repository)
+    config = repository / "shop_candidates/config.pbtxt"
+    text = config.read_text()
+    config.write_text(text.replace('string_value: "20"', 'string_value: "5000"'))
+    (repository / "shop/slo.yaml").write_text("latency_objective_ms: 100\n")
+    release_shop(repository, spec)
+    words = ("up", "--product", "shop", "--form", form)
+    with supervised(repository, state=tmp_path / "state", words=words) as server:
+        for apply in ((), ("--apply",)):
+            chosen = ("--product", "shop", *LOAD, *ROOM, *apply, "--json")
+            done = budget(server.state, *chosen)
+            assert done.returncode == 0, done.stderr
+            result = json.loads(done.stdout)
+            limits = {one["layer"]: one["limit_ms"] for one in result["layers"]}
+            assert list(limits) == list(MEASURED)
+            assert list(limits.values()) == [160, 400, 480, 1600, 800, 160]
+            mean_ms = {one["layer"]: one["mean_ms"] for one in result["layers"]}
+            assert all(mean_ms.values())
+            inside = ("features", "candidates", "model", "post_processing")
+            inside_ms = sum(mean_ms[one] for one in inside)
+            assert result["in_server"]["mean_ms"] == pytest.approx(inside_ms)
+            whole_ms = sum(mean_ms.values())
+            assert 0.95 * inside_ms < result["triton_mean_ms"] < 1.05 * whole_ms
+            steps = ["shop_candidates", "shop_model", "shop_ranking"]
+            assert list(result["steps"]) == steps
+            assert result["lost_batches"] == 0
+        grpc = ("--grpc-url", server.grpc_url, "--repository", str(repository))
+        done = budget(server.state, "--product", "shop", *LOAD, *ROOM, *grpc)
+        assert done.returncode == 0, done.stderr
+        assert "decided within 4000 ms" in done.stdout

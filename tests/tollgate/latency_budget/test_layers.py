@@ -18,7 +18,7 @@ def batches(*rows: tuple[int, float, float, tuple[int, ...]]) -> Batches:
     """Step, begin and end in ms, and the requests of each batch."""
     pairs = [(one, place) for place, batch in enumerate(rows) for one in batch[3]]
     return Batches(
-        steps=("f", "m", "d"),
+        steps=("f", "m", "d", *(["c"] if any(one[0] == 3 for one in rows) else [])),
         step=np.array([one[0] for one in rows], np.int64),
         start_us=np.array([round(one[1] * 1e3) for one in rows], np.int64),
         end_us=np.array([round(one[2] * 1e3) for one in rows], np.int64),
@@ -57,11 +57,32 @@ def test_the_layers_of_a_request_add_up() -> None:
     """
     reported = batches((0, 16, 18, (0,)), (1, 20, 22, (0,)), (2, 24, 27, (0,)))
     found = layers_of(reported, sent(20.0, late_ms=1.0))
-    assert [round(float(found.layers_ms[name][0]), 6) for name in MEASURED] == [
+    assert "candidates" not in found.layers_ms
+    assert [round(float(one[0]), 6) for one in found.layers_ms.values()] == [
         *(1.0, 6.0, 5.5, 3.5, 3.0)
     ]
     assert sum(float(one[0]) for one in found.layers_ms.values()) == pytest.approx(19)
     # As the contract has it: the queue, and from the arrival to the decision.
+    assert found.in_server_ms.round(6).tolist() == [4.0 + 27 - 16]
+
+
+def test_candidates_are_a_layer_of_a_product_that_ranks() -> None:
+    """Of the features from 16 to 18 ms, the candidates begin at 16.5."""
+    reported = batches(
+        *((0, 16, 18, (0,)), (1, 20, 22, (0,)), (2, 24, 27, (0,))),
+        (3, 16.5, 18.1, (0,)),
+    )
+    found = layers_of(reported, sent(20.0, late_ms=1.0))
+    spent = {name: round(float(one[0]), 6) for name, one in found.layers_ms.items()}
+    assert spent == {
+        "request": 1.0,
+        "features": 4.5,
+        "candidates": 1.5,
+        "model": 5.5,
+        "post_processing": 3.5,
+        "response": 3.0,
+    }
+    assert list(spent) == list(MEASURED)
     assert found.in_server_ms.round(6).tolist() == [4.0 + 27 - 16]
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from tritonclient.grpc.service_pb2 import ModelInferRequest
 
+from tests.support.products.small_shop import write_shop
 from tollgate.features.spec.feature_spec import all_fields, load_spec, wire_inputs
-from tollgate.load.synthetic import synthetic_purchases
+from tollgate.load.synthetic import synthetic_purchases, synthetic_requests
 from tollgate.validation import check_fields, check_rows
 from tollgate_client.inputs import check_columns
 
@@ -55,3 +57,15 @@ def test_every_row_is_a_good_one(tmp_path: Path) -> None:
         synthetic_purchases(spec, 500, seed=2, first_us=NOW_US)
         != columns["customer_id"]
     )
+
+
+def test_a_product_that_ranks_gets_its_own_inputs(tmp_path: Path) -> None:
+    """The id is `request_id`, and no field of an event is sent."""
+    spec = write_shop(tmp_path)
+    requests = synthetic_requests(
+        spec, 3, product="shop", rows=2, seed=1, dry_run=True, deadline_s=1
+    )
+    sent = ModelInferRequest.FromString(requests[0])
+    names = {one.name for one in sent.inputs}
+    assert names == {"request_id", "user_id", "event_time", "slot"}
+    assert [list(one.shape) for one in sent.inputs] == [[2, 1]] * 4

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.products.small_shop import write_shop
 from tollgate.errors import RepositoryError
 from tollgate.repository.slo import Layers, Slo, read_slo
 
@@ -44,6 +45,27 @@ def test_another_promise_scales_the_table(tmp_path: Path) -> None:
     assert slo.layers_ms == Layers(model=25.0)
 
 
+def test_a_product_that_ranks_has_another_table(tmp_path: Path) -> None:
+    """For 100 ms: 4, 10 and 12, 40, 20, 4 and a reserve of 10; scaled as the other."""
+    write_shop(tmp_path)
+    slo = read(tmp_path, "latency_objective_ms: 100\n")
+    table = {"features": 10.0, "candidates": 12.0, "model": 40.0, "request": 4.0}
+    rest = {"post_processing": 20.0, "response": 4.0, "reserve": 10.0}
+    assert slo.layers_ms == Layers(**table, **rest)
+    assert slo.layers_ms.total_ms == 100.0
+    assert read(tmp_path, "").layers_ms.candidates == 6.0
+    slo = read(
+        tmp_path,
+        "{latency_objective_ms: 100, budget_ms: {model: 35}, "
+        "latency_target_ms: 90, target_ms: {features: 5, reserve: 5}}",
+    )
+    assert slo.layers_ms == Layers(**{**table, "model": 35.0}, **rest)
+    target = {**rest, "reserve": 5.0}
+    assert slo.target_ms == Layers(**{**table, "features": 5.0}, **target)
+    with pytest.raises(RepositoryError, match="adds up to 101 ms of 100"):
+        read(tmp_path, "{latency_objective_ms: 100, budget_ms: {candidates: 13}}")
+
+
 def test_the_fraud_product_aims_higher(repository: Path) -> None:
     """The field's table for the promise, one of our own for the aim."""
     slo = read_slo(repository, product="fraud")
@@ -74,7 +96,7 @@ def test_the_page_shows_the_fraud_products(tmp_path: Path, repository: Path) -> 
         ),
         (
             "budget_ms: {queue: 1}\n",
-            "budget_ms.queue: is no key; did you mean request? there are features, ",
+            "budget_ms.queue: is no key; did you mean request? there are candidates, ",
         ),
         ("objective_percent: 100\n", "Expected `float` < 100"),
         ("latency_objective_ms: 0\n", "Expected `float` > 0"),

@@ -125,10 +125,10 @@ class FusedForm(FeatureStep):
         later: Collection[int],
     ) -> list[Any]:
         rejected = dict(rejected_requests(batch)) if batch.errors else {}
+        tensors = self._outputs(batch, features, context)
         self._report(
             requests, batch, context, arrival_us=arrival_us, rejected=list(rejected)
         )
-        tensors = self._outputs(batch, features, context)
         scored = _ScoredRequests(requests, batch.bounds, context, tensors)
         if not rejected and not later:
             with self._deciding:
