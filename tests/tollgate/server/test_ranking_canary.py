@@ -1,0 +1,155 @@
+"""A challenger's ranker answers a share of the users, in its own name."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+from msgspec import structs
+
+from tests.support.products.small_shop import (
+    release_shop,
+    write_linear_model,
+    write_shop,
+)
+from tests.tollgate.server.test_ranking_served import BY_POPULARITY, FORMS, ask
+from tollgate.engine.decision_stage import in_share
+from tollgate.journal.decision_record import decode_chunk
+from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
+from tollgate.ranking.ranking_record import RankingRecord, decode_ranking
+from tollgate.repository.hashes import hash_version
+from tollgate.repository.releases.release_file import (
+    Challenger,
+    Release,
+    read_release,
+)
+from tollgate.repository.releases.serving_plan import plan_serving
+from tollgate.repository.snapshot import RepositorySnapshot
+from tollgate.server.serving.embedded import Embedded, serve
+
+pytestmark = pytest.mark.slow
+
+SEED = 11
+USERS = [f"user-{one}" for one in range(60)]
+PATIENCE_S = 120.0
+CHAMPION, CHALLENGER = BY_POPULARITY[:4], BY_POPULARITY[:-5:-1]
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shop whose second model prefers the least popular items."""
+    folder = tmp_path_factory.mktemp("canary") / "model_repository"
+    spec = write_shop(folder)
+    config = folder / "shop_candidates/config.pbtxt"
+    config.write_text(
+        config.read_text().replace('string_value: "20"', 'string_value: "5000"')
+    )
+    release_shop(folder, spec)
+    second = folder / "shop_model/2"
+    second.mkdir()
+    write_linear_model(second, spec, weights={"popularity": -1.0})
+    return folder
+
+
+@pytest.fixture(scope="module", params=FORMS)
+def served(repository: Path, request: pytest.FixtureRequest) -> Iterator[Embedded]:
+    """A server in each form for the tests of this module."""
+    state = repository.parent / request.param
+    with serve(
+        repository, products=["shop"], state=state, form=request.param
+    ) as server:
+        yield server
+
+
+def go(
+    served: Embedded, repository: Path, *, mode: str = "canary", percent: float
+) -> None:
+    """Let the server have a challenger."""
+    release = read_release(repository, product="shop")
+    challenger = Challenger(
+        release="shop-2",
+        versions={**release.versions, "shop_model": 2},
+        spec_hash=release.spec_hash,
+        mode=mode,  # type: ignore[arg-type]
+        percent=percent,
+        seed=SEED,
+        actor="test",
+        reason="test",
+        time="2026-01-01T00:00:00Z",
+    )
+    hashes = release.hashes | hash_version(repository, "shop_model", version=2)
+    switch(
+        served,
+        repository,
+        structs.replace(release, challenger=challenger, hashes=hashes),
+    )
+
+
+def switch(served: Embedded, repository: Path, release: Release) -> None:
+    """Let the server serve a release."""
+    serving = served.serving["shop"]
+    plan = plan_serving(RepositorySnapshot(repository), release, form=serving.form)
+    serving.switch(plan, progress=lambda _: None)
+
+
+def records_of(
+    served: Embedded, prefix: str, *, count: int
+) -> dict[str, RankingRecord]:
+    """Wait for the records of requests: their release and id -> record."""
+    until_s = time.monotonic() + PATIENCE_S
+    found: dict[str, RankingRecord] = {}
+    with redis.Redis.from_url(served.store_url) as store:
+        while len(found) < count:
+            assert time.monotonic() < until_s, len(found)
+            for _, entry in store.xrange(stream_key("shop")):
+                if CHUNK_FIELD not in entry:
+                    continue
+                chunk = decode_chunk(entry[CHUNK_FIELD])
+                found |= {
+                    f"{chunk.release} {name.decode()}": decode_ranking(details)
+                    for name, details in zip(
+                        chunk.transaction_id, chunk.details, strict=True
+                    )
+                    if name.startswith(prefix.encode())
+                }
+    return found
+
+
+def test_a_share_of_the_users_gets_the_challengers_lists(
+    served: Embedded, repository: Path
+) -> None:
+    """Those of the share; each record stands under the release that ranked."""
+    encoded = [one.encode() for one in USERS]
+    for percent in (0.0, 30.0, 100.0):
+        go(served, repository, percent=percent)
+        prefix = f"c{percent:g}-"
+        ids = [prefix + user for user in USERS]
+        answers = [
+            ask(served, USERS[at : at + 20], ids=ids[at : at + 20])
+            for at in (0, 20, 40)
+        ]
+        chosen = in_share(encoded, percent=percent, seed=SEED).tolist()
+        items = [row for one in answers for row in one["items"].tolist()]
+        names = [row for one in answers for row in one["release"][:, 0].tolist()]
+        assert items == [CHALLENGER if one else CHAMPION for one in chosen]
+        assert names == [b"shop-2" if one else b"shop-1" for one in chosen]
+        records = records_of(served, prefix, count=len(USERS))
+        assert set(records) == {
+            f"{name.decode()} {one}" for name, one in zip(names, ids, strict=True)
+        }
+        for name, one, row in zip(names, ids, items, strict=True):
+            shown = records[f"{name.decode()} {one}"].ranked.items.tolist()
+            assert [f"i{at}".encode() for at in shown] == row
+    assert 0 < sum(in_share(encoded, percent=30.0, seed=SEED).tolist()) < len(USERS)
+
+
+def test_without_a_challenger_nothing_of_it_is_left(
+    served: Embedded, repository: Path
+) -> None:
+    switch(served, repository, read_release(repository, product="shop"))
+    answer = ask(served, USERS[:32], ids=[f"n-{one}" for one in USERS[:32]])
+    assert answer["items"].tolist() == [CHAMPION] * 32
+    assert set(answer["release"][:, 0].tolist()) == {b"shop-1"}
