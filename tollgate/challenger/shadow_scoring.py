@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tollgate.audit.releases.past_release import OpenedRelease, ReleaseModel
+from tollgate.audit.releases.ranking_replay import ListReplay, read_rankings
 from tollgate.challenger.decision_counts import Decisions, clusters
 from tollgate.engine.batches import decide_in_batches
 from tollgate.engine.hysteresis_stage import decide_recorded
@@ -19,6 +20,8 @@ from tollgate.features.spec.description import vector_parts
 from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.journal.decision_record import Records
 from tollgate.policy import Policy, RowFacts
+from tollgate.ranking.catalogue import CATALOGUE_FILE, Catalogue
+from tollgate.ranking.ranking_record import RankingRecord
 from tollgate.repository.releases.release_file import spec_hash_text
 from tollgate.schema import Degraded
 
@@ -66,7 +69,13 @@ class Scorer:
         self._lists = _list_places(recorded.policy, other)
         self._recorded, self._other = recorded, other
         self._spec_hash = recorded.spec.spec_hash
-        self._model: ReleaseModel = other.model()
+        self._model: ReleaseModel | None = None
+        self._ranker: ListReplay | None = None
+        if other.policy.ranking is None:
+            self._model = other.model()
+        else:
+            _require_catalogue(recorded, other)
+            self._ranker = ListReplay(other)
         self.segments = recorded.policy.segments
         self.money = recorded.spec.amount
         self._failure_logged = False
@@ -88,7 +97,12 @@ class Scorer:
             features=np.ascontiguousarray(facts.features[:, self._columns]),
             list_hits=_moved(facts.list_hits, self._lists),
         )
+        took_us = np.zeros(len(own.cents), np.int64)
+        if self._ranker is not None:
+            best, took_us = self._rank(records.details, own, self._ranker)
+            own = msgspec.structs.replace(own, probabilities=best[:, None])
         other = self._again(own, recorded.cluster, degraded=records.degraded)
+        other = msgspec.structs.replace(other, took_us=other.took_us + took_us)
         worked_us = (time.perf_counter_ns() - started_ns) // 1_000
         return ScoredRows(recorded, other, worked_us)
 
@@ -98,9 +112,8 @@ class Scorer:
         return decide_in_batches(_facts(records), policy=policy).decisions.segment
 
     def _again(self, facts: RowFacts, cluster: I64, *, degraded: U32) -> Decisions:
-        found = decide_in_batches(
-            facts, policy=self._other.policy, score=self._probabilities
-        )
+        score = self._probabilities if self._ranker is None else None
+        found = decide_in_batches(facts, policy=self._other.policy, score=score)
         decided = decide_recorded(
             found.decisions,
             facts.fields,
@@ -116,15 +129,45 @@ class Scorer:
             cluster=cluster,
         )
 
+    def _rank(
+        self, details: Sequence[bytes], facts: RowFacts, ranker: ListReplay
+    ) -> tuple[F32, I64]:
+        """
+        Rank the lists of rows again.
+
+        Returns:
+            The score of each list's best item, NaN for none or a list that cannot be
+            ranked, and how long each took, µs; [N] each.
+        """
+        rules = self._other.policy.ranking
+        assert rules is not None
+        best = np.full(len(facts.cents), np.nan, np.float32)
+        took_us = np.zeros(len(best), np.int64)
+        in_force = rules.in_force(facts).tolist()
+        for row, one in enumerate(read_rankings(details)):
+            started_ns = time.perf_counter_ns()
+            if isinstance(one, RankingRecord):
+                try:
+                    again = ranker.again(one, in_force=in_force[row], tolerance=0.0)
+                    best[row] = again.best
+                except Exception:  # noqa: BLE001 - onnxruntime's errors share no base
+                    self._log_failure()
+            took_us[row] = (time.perf_counter_ns() - started_ns) // 1_000
+        return best, took_us
+
+    def _log_failure(self) -> None:
+        if not self._failure_logged:  # log once, not per batch
+            log.exception("%s: its model failed", self._other.name)
+        self._failure_logged = True
+
     def _probabilities(self, facts: RowFacts) -> F32:
         """Run the model; if it fails, its rows have no score."""
         width = len(self._other.policy.labels)
+        assert self._model is not None
         try:
             found = self._model.score(facts, self._other.spec)
-        except Exception:  # onnxruntime's errors have no common base
-            if not self._failure_logged:  # log once, not per batch
-                log.exception("%s: its model failed", self._other.name)
-            self._failure_logged = True
+        except Exception:  # noqa: BLE001 - onnxruntime's errors share no base
+            self._log_failure()
             found = np.full((len(facts.cents), width), np.nan, np.float32)
         if found.shape != (len(facts.cents), width):
             found = np.full((len(facts.cents), width), np.nan, np.float32)
@@ -178,6 +221,19 @@ def columns_for(recorded: FeatureSpec, other: OpenedRelease) -> list[int]:
             raise InputError(other.name, problem)
         columns.append(at)
     return columns
+
+
+def _require_catalogue(recorded: OpenedRelease, other: OpenedRelease) -> None:
+    ours, theirs = (
+        Catalogue.load(one.files.path(CATALOGUE_FILE).parent)
+        for one in (recorded, other)
+    )
+    if ours.hash != theirs.hash:
+        problem = (
+            "its catalogue is not that of the release that answers: the candidates in "
+            "the records cannot be ranked with it"
+        )
+        raise InputError(other.name, problem)
 
 
 def _require_fields(recorded: FeatureSpec, other: OpenedRelease) -> None:

@@ -9,15 +9,46 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
+from msgspec import structs
 
 from tests.support.audit.decided_records import decided, opened
 from tests.support.audit.random_records import REPOSITORY
-from tollgate.audit.releases.past_release import OpenedRelease, ReleaseModel
+from tests.support.audit.ranked_records import (
+    ITEMS,
+    WEIGHTS,
+    catalogue_of,
+    ranked,
+    write_ranked_shop,
+)
+from tests.support.products.small_shop import (
+    release_shop,
+    write_linear_model,
+    write_shop,
+)
+from tollgate.audit.releases.past_release import (
+    OpenedRelease,
+    ReleaseFiles,
+    ReleaseModel,
+    open_files,
+    open_release,
+)
 from tollgate.challenger.shadow_scoring import Scorer, columns_for, recorded_decisions
+from tollgate.engine.onnx_session import OnnxSession
 from tollgate.errors import InputError
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.policy import RowFacts, load_policy
+from tollgate.ranking.candidates import (
+    Events,
+    candidate_features,
+    score_candidates,
+)
+from tollgate.ranking.catalogue import RETRIEVAL_FILE
+from tollgate.ranking.rank import bind_rules, rank_row
+from tollgate.ranking.ranking_record import decode_ranking, replay_input
 from tollgate.redecide import PastRows, compare_policies
+from tollgate.repository.hashes import hash_version
+from tollgate.repository.releases.release_file import read_release
+from tollgate.schema import CANDIDATE_FEATURES, RELEVANCE
 
 Edited = Callable[[str, str], FeatureSpec]
 
@@ -189,3 +220,72 @@ def test_lists_are_found_by_their_names(tmp_path: Path) -> None:
     assert declined.tolist()[:2] == plain.tolist()[:2]
     with pytest.raises(InputError, match="does not look up its list watched of custo"):
         Scorer(opened(), both)
+
+
+def test_lists_are_ranked_again_by_another_ranker(tmp_path: Path) -> None:
+    """Each with the other model: the best score is that of `rank_row` with it."""
+    champion = write_ranked_shop(tmp_path / "models")
+    folder = tmp_path / "models/shop_model/2"
+    folder.mkdir()
+    weights = {**WEIGHTS, "popularity": -0.3, "is_popular": 9.0}
+    write_linear_model(folder, champion.spec, weights=weights)
+    records = ranked(60, by=champion)
+    same = Scorer(champion, champion).score(records)
+    np.testing.assert_array_equal(same.other.score, records.score)
+    np.testing.assert_array_equal(same.other.decision, records.decision)
+    release = read_release(tmp_path / "models", product="shop")
+    release = structs.replace(
+        release,
+        name="shop-2",
+        versions={**release.versions, "shop_model": 2},
+        hashes={
+            **release.hashes,
+            **hash_version(tmp_path / "models", "shop_model", version=2),
+        },
+    )
+    files = ReleaseFiles(release, archived={}, repository=tmp_path / "models")
+    challenger = open_files(files)
+    scored = Scorer(champion, challenger).score(records)
+    assert scored.other.failed.sum() == scored.recorded.failed.sum() == 1  # row 5
+    assert (scored.other.score != scored.recorded.score)[6:].mean() > 0.9
+    assert (scored.other.took_us > 0).all()
+    catalogue = catalogue_of()
+    rules = challenger.policy.ranking
+    assert rules is not None
+    model = OnnxSession(folder / "model.onnx", intra_op_threads=1)
+    retrieval = OnnxSession(
+        tmp_path / "models/shop_candidates/1" / RETRIEVAL_FILE, intra_op_threads=1
+    )
+    for row in (0, 1, 2, 7, 59):
+        given = replay_input(decode_ranking(records.details[row]), items=ITEMS)
+        events = Events(
+            items=given.history_items[None],
+            actions=given.history_actions[None],
+            age_s=given.history_age_s[None],
+        )
+        found = score_candidates(
+            catalogue,
+            retrieval,
+            events,
+            items=given.candidates[None],
+            sources=given.sources[None],
+        )
+        features = candidate_features(catalogue, events, found)
+        (relevance,) = model.run([RELEVANCE], {CANDIDATE_FEATURES: features})
+        again = rank_row(
+            structs.replace(given, relevance=relevance[0]),
+            bind_rules(rules, catalogue),
+        )
+        best = again.scores[~np.isnan(again.scores)][0]
+        assert scored.other.score[row] == best
+
+
+def test_a_ranker_of_another_catalogue_is_refused(tmp_path: Path) -> None:
+    """Its indices are those of other items."""
+    champion = write_ranked_shop(tmp_path / "one")
+    release_shop(tmp_path / "two", write_shop(tmp_path / "two"))
+    other = open_release(
+        "shop-1", archived=None, repository=tmp_path / "two", product="shop"
+    )
+    with pytest.raises(InputError, match="shop-1: its catalogue is not that of"):
+        Scorer(champion, other)
