@@ -15,8 +15,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -105,43 +106,62 @@ def _kill_server(bench: ChaosBench) -> None:
     os.kill(bench.server.triton.pid, signal.SIGKILL)
 
 
-def _start_server(bench: ChaosBench) -> None:
-    bench.server.triton.stop()
+def start_server(server: Embedded, *, product: str) -> None:
+    """Start a server that ended, with what it served of a product."""
+    server.triton.stop()
     until_s = time.monotonic() + _LOCKED_S
     while True:
         try:
-            bench.server.triton.__enter__()
+            server.triton.__enter__()
             break
         except SetupError:
             # The steps' processes hold the lock until they see their parent gone.
             if time.monotonic() > until_s:
                 raise
             time.sleep(0.1)
-    bench.server.serving[PRODUCT].again()
+    server.serving[product].again()
 
 
-def _kill_stub(bench: ChaosBench) -> None:
-    (stub,) = _stubs_of(bench.server.triton.pid, model=_FEATURES)
+def kill_step(server: Embedded, step: str) -> None:
+    """
+    Kill the process of a Python step (SIGKILL).
+
+    Raises:
+        ServerError: There is no such process.
+    """
+    (stub,) = _stubs_of(server.triton.pid, model=step)
     os.kill(stub, signal.SIGKILL)
 
 
-def _load_step(bench: ChaosBench) -> None:
+def restart_step(server: Embedded, step: str, *, product: str) -> None:
     """
-    Restart the step, as a supervisor does.
+    Restart a step, as a supervisor does.
 
     A step that is killed while it holds the lock of the memory that it shares with the
     server takes the server with it (docs/supervisor.md), at the next call, which may be
     this one; then the server is started.
     """
     try:
-        bench.server.serving[PRODUCT].renew(_FEATURES)
+        server.serving[product].renew(step)
     except ServerError:
         until_s = time.monotonic() + _ENDING_S
-        while bench.server.triton.alive():
+        while server.triton.alive():
             if time.monotonic() > until_s:
                 raise
             time.sleep(0.02)
-        _start_server(bench)
+        start_server(server, product=product)
+
+
+def _start_server(bench: ChaosBench) -> None:
+    start_server(bench.server, product=PRODUCT)
+
+
+def _kill_stub(bench: ChaosBench) -> None:
+    kill_step(bench.server, _FEATURES)
+
+
+def _load_step(bench: ChaosBench) -> None:
+    restart_step(bench.server, _FEATURES, product=PRODUCT)
 
 
 def _stop_server(bench: ChaosBench) -> None:
@@ -360,39 +380,70 @@ async def _pace(
     bench: ChaosBench,
     options: argparse.Namespace,
 ) -> tuple[Any, Any]:
-    """
-    Call at a steady pace: the requested number of calls, then until the model is back.
-
-    A busy machine may take longer to start a server than all the requested calls.
-    """
+    """Call at a steady pace; return the latency and the source of each call."""
     latency_s: list[float] = []
     source: list[int] = []
 
-    async def one(number: int, purchase: dict[str, object]) -> None:
-        decision, seconds = await ask(purchase)
-        latency_s[number] = seconds
+    async def answered(number: int, purchase: dict[str, object]) -> bool:
+        decision, latency_s[number] = await ask(purchase)
         source[number] = SOURCES.index(decision.source)
+        return source[number] == 0
 
-    running: list[asyncio.Future[None]] = []
-    orders: list[asyncio.Future[None]] = []
-    over: int | None = None  # the first call after the fault's end was carried out
-    start_s = perf_counter()
-    for number in range(_MOST_LONGER * options.calls):
-        if over is None and len(orders) == len(turns) and orders[-1].done():
-            over = number
-        if number >= options.calls and over is not None and 0 in source[over:]:
-            break
-        due_s = start_s + number / options.rate
-        await asyncio.sleep(max(0.0, due_s - perf_counter()))
-        if number in turns:
-            # In a thread: calls must not wait for a server's start.
-            order = asyncio.to_thread(turns[number], bench)
-            orders.append(asyncio.ensure_future(order))
+    def call(number: int) -> Awaitable[bool]:
         latency_s.append(np.inf)
         source.append(-1)
-        running.append(asyncio.ensure_future(one(number, next(purchases))))
-    await asyncio.gather(*orders, *running)
+        return answered(number, next(purchases))
+
+    await pace(
+        call,
+        count=options.calls,
+        rate=options.rate,
+        turns={number: partial(do, bench) for number, do in turns.items()},
+    )
     return np.array(latency_s), np.array(source, np.int8)
+
+
+async def pace(
+    call: Callable[[int], Awaitable[bool]],
+    *,
+    count: int,
+    rate: float,
+    turns: Mapping[int, Callable[[], None]],
+) -> None:
+    """
+    Call at a steady pace: the requested number of calls, then until a server is back.
+
+    A busy machine may take longer to start a server than all the requested calls.
+
+    Args:
+        call: Gets the number of a call; its result is whether a server answered it.
+        count: Number of calls.
+        rate: Calls per second, regardless of earlier ones.
+        turns: Number of a call -> function that begins or ends a fault just before it.
+    """
+    running: list[asyncio.Future[bool]] = []
+    orders: list[asyncio.Future[None]] = []
+    over: int | None = None  # the first call after the last turn was carried out
+    start_s = perf_counter()
+    for number in range(_MOST_LONGER * count):
+        if over is None and len(orders) == len(turns) and _all_done(orders):
+            over = number
+        if number >= count and over is not None and _any_answered(running[over:]):
+            break
+        await asyncio.sleep(max(0.0, start_s + number / rate - perf_counter()))
+        if number in turns:
+            # In a thread: calls must not wait for a server's start.
+            orders.append(asyncio.ensure_future(asyncio.to_thread(turns[number])))
+        running.append(asyncio.ensure_future(call(number)))
+    await asyncio.gather(*orders, *running)
+
+
+def _all_done(orders: Sequence[asyncio.Future[None]]) -> bool:
+    return all(one.done() for one in orders)
+
+
+def _any_answered(calls: Sequence[asyncio.Future[bool]]) -> bool:
+    return any(one.done() and one.result() for one in calls)
 
 
 @contextlib.asynccontextmanager

@@ -185,44 +185,56 @@ def to_markdown(outcomes: Sequence[Outcome], description: str) -> str:
     return "\n".join([*markdown_table(head, rows), "", description, ""])
 
 
-class FaultBench(msgspec.Struct, frozen=True):
+class FaultyStore(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    A store that gets faults.
+
+    Attributes:
+        redis: Its process.
+        proxy: Proxy between it and the server; None without one.
+        fault_s: Length of a fault that ends on its own.
+    """
+
+    redis: EmbeddedRedis
+    proxy: Proxy | None
+    fault_s: float
+
+
+class FaultBench(FaultyStore, frozen=True, kw_only=True):
     """The server and the store that get the faults, and the store that does not."""
 
     server: Embedded
-    redis: EmbeddedRedis
-    proxy: Proxy | None
     traffic: Traffic
-    fault_s: float
     spool: Path
     reference: ReferenceStore
 
 
-def _nothing(bench: FaultBench) -> None:
+def _nothing(bench: FaultyStore) -> None:
     """Do nothing."""
 
 
-def _kill(bench: FaultBench) -> None:
+def _kill(bench: FaultyStore) -> None:
     os.kill(bench.redis.pid, signal.SIGKILL)
 
 
-def _shut_down(bench: FaultBench) -> None:
+def _shut_down(bench: FaultyStore) -> None:
     bench.redis.stop()
 
 
-def _start_again(bench: FaultBench) -> None:
+def _start_again(bench: FaultyStore) -> None:
     bench.redis.stop()
     bench.redis.__enter__()
 
 
-def _stop_process(bench: FaultBench) -> None:
+def _stop_process(bench: FaultyStore) -> None:
     os.kill(bench.redis.pid, signal.SIGSTOP)
 
 
-def _continue_process(bench: FaultBench) -> None:
+def _continue_process(bench: FaultyStore) -> None:
     os.kill(bench.redis.pid, signal.SIGCONT)
 
 
-def _pause(bench: FaultBench) -> None:
+def _pause(bench: FaultyStore) -> None:
     import redis
 
     with redis.Redis.from_url(bench.redis.url) as client:
@@ -230,8 +242,8 @@ def _pause(bench: FaultBench) -> None:
         client.execute_command("CLIENT", "PAUSE", round(bench.fault_s * 1e3), "ALL")
 
 
-def _order(text: str) -> Callable[[FaultBench], None]:
-    def give(bench: FaultBench) -> None:
+def _order(text: str) -> Callable[[FaultyStore], None]:
+    def give(bench: FaultyStore) -> None:
         assert bench.proxy is not None
         bench.proxy.order(text)
 
@@ -254,7 +266,7 @@ FAULTS = (
 )
 # Fault -> functions that begin and end it.
 INJECTIONS: dict[
-    str, tuple[Callable[[FaultBench], None], Callable[[FaultBench], None]]
+    str, tuple[Callable[[FaultyStore], None], Callable[[FaultyStore], None]]
 ] = {
     "none": (_nothing, _nothing),
     "stopped": (_shut_down, _start_again),

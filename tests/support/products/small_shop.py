@@ -82,13 +82,13 @@ rules: []
 """
 
 
-def small_catalogue() -> Catalogue:
-    """Make six items in two categories, the first the most popular, save in a cart."""
-    at = np.arange(ITEMS)
-    near = np.stack([(at + 1) % ITEMS, (at + 2) % ITEMS], axis=1).astype(np.int32)
-    angle = at / ITEMS
+def small_catalogue(items: int = ITEMS) -> Catalogue:
+    """Make some items in two categories, the first the most popular, save in a cart."""
+    at = np.arange(items)
+    near = np.stack([(at + 1) % items, (at + 2) % items], axis=1).astype(np.int32)
+    angle = at / items
     vectors = np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
-    share = ((ITEMS - at) / (ITEMS * (ITEMS + 1) / 2)).astype(np.float32)
+    share = ((items - at) / (items * (items + 1) / 2)).astype(np.float32)
     return Catalogue(
         item_ids=[f"i{one}".encode() for one in at],
         categories=(at % 2).astype(np.int32),
@@ -104,7 +104,7 @@ def small_catalogue() -> Catalogue:
         action_weights=np.array([1, 2, 3, 1], np.float32),
         half_life=10.0,
         similar_count=2,
-        statics=np.zeros((ITEMS, 0), np.float32),
+        statics=np.zeros((items, 0), np.float32),
         static_names=[],
         segments=[EVERYONE, "cart"],
         popular=np.stack([at, at[::-1]]).astype(np.int32),
@@ -174,12 +174,13 @@ def linear_ranker_onnx(weights: Mapping[str, float], names: tuple[str, ...]) -> 
     return bytes(model.SerializeToString())
 
 
-def write_shop(repository: Path) -> FeatureSpec:
+def write_shop(repository: Path, *, items: int = ITEMS) -> FeatureSpec:
     """
     Write the four models of the product `shop`, without a release.
 
     Args:
         repository: A model repository.
+        items: Number of items.
     """
     first, model, last = (
         repository / name / "1"
@@ -190,7 +191,7 @@ def write_shop(repository: Path) -> FeatureSpec:
     (first / SPEC_FILE).write_text(SPEC)
     (last / POLICY_FILE).write_text(POLICY)
     spec = load_spec(first / SPEC_FILE)
-    catalogue = small_catalogue()
+    catalogue = small_catalogue(items)
     catalogue.save(first)
     catalogue.save(last)
     (first / RETRIEVAL_FILE).write_bytes(retrieval_onnx(catalogue))
