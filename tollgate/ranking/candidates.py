@@ -193,14 +193,17 @@ def distinct_items(
         half_life: As in `Catalogue`.
     """
     present = events.items[row] >= 0
-    items = events.items[row][present]
-    weight = action_weights[events.actions[row][present]].astype(np.float64)
-    unique, first, inverse = np.unique(items, return_index=True, return_inverse=True)
-    heaviest = np.zeros(len(unique))
-    np.maximum.at(heaviest, inverse.reshape(-1), weight)
-    order = np.argsort(first, kind="stable")
-    decay = 0.5 ** (np.arange(len(unique)) / half_life)
-    return unique[order], heaviest[order] * decay
+    actions = events.actions[row][present]
+    heaviest: dict[int, float] = {}  # in the order of the events
+    for item, weight in zip(
+        events.items[row][present].tolist(),
+        action_weights[actions].tolist(),
+        strict=True,
+    ):
+        heaviest[item] = max(heaviest.get(item, 0.0), weight)
+    decay = 0.5 ** (np.arange(len(heaviest)) / half_life)
+    weights = np.array(list(heaviest.values()), np.float64)
+    return np.array(list(heaviest), np.int32), weights * decay
 
 
 def _distinct(catalogue: Catalogue, events: Events, row: int) -> tuple[I32, F64]:
@@ -247,11 +250,15 @@ def _retrieve_personal(
     best = index[0][np.isfinite(score[0])]
     similar = best[:0]
     if catalogue.similar_count:
-        near = _near(catalogue.neighbours, catalogue.similarities, items[:RECENT])
-        near[~np.isfinite(penalty)] = 0.0
-        similar = np.argsort(-near, kind="stable")[: catalogue.similar_count]
-        similar = similar[near[similar] > 0]
-    personal = best[~np.isin(best, similar)][: CANDIDATES - len(similar)]
+        near = _Near(catalogue.neighbours, catalogue.similarities, items[:RECENT]).mean(
+            RECENT
+        )
+        (some,) = ((near > 0) & (penalty == 0)).nonzero()
+        order = np.argsort(-near[some], kind="stable")[: catalogue.similar_count]
+        similar = some[order]
+    taken = np.zeros(catalogue.size, np.bool_)
+    taken[similar] = True
+    personal = best[~taken[best]][: CANDIDATES - len(similar)]
     both = np.concatenate((personal, similar))
     value = scores[0][both]
     order = np.lexsort((both, -value))
@@ -381,25 +388,47 @@ def _row_features(
 def _fill_neighbour_columns(
     catalogue: Catalogue, column: Mapping[str, F64], candidates: I32, items: I32
 ) -> None:
-    lists = (catalogue.neighbours, catalogue.similarities)
-    column["similar_history"][:] = _near(*lists, items)[candidates]
-    column["similar_recent"][:] = _near(*lists, items[:RECENT])[candidates]
-    column["similar_last"][:] = _near(*lists, items[:1])[candidates]
-    lists = (catalogue.followers, catalogue.follow_shares)
+    near = _Near(catalogue.neighbours, catalogue.similarities, items)
+    column["similar_history"][:] = near.mean(len(items))[candidates]
+    column["similar_recent"][:] = near.mean(RECENT)[candidates]
+    column["similar_last"][:] = near.mean(1)[candidates]
+    follows = _Near(catalogue.followers, catalogue.follow_shares, items)
     decay = 0.5 ** (np.arange(len(items)) / RECENT)
-    column["follows_history"][:] = _near(*lists, items, decay)[candidates]
-    column["follows_last"][:] = _near(*lists, items[:1])[candidates]
+    column["follows_history"][:] = follows.weighted(decay)[candidates]
+    column["follows_last"][:] = follows.mean(1)[candidates]
 
 
-def _near(lists: I32, strengths: F32, items: I32, weights: F64 | None = None) -> F64:
-    """Average the strengths of the items in the lists of some items; float64 [I]."""
-    if weights is None:
-        weights = np.ones(len(items))
-    near = lists[items]
-    strength = strengths[items] * weights[:, None]
-    inside = near >= 0
-    summed = np.bincount(near[inside], strength[inside], minlength=len(lists))
-    return summed / _sum(weights)
+class _Near:
+    """
+    The items in the lists of some items, and the strengths of both together.
+
+    Args:
+        lists: Of all items, such as `neighbours`; int32 [I, M].
+        strengths: float32 [I, M].
+        items: The items, the newest first.
+    """
+
+    def __init__(self, lists: I32, strengths: F32, items: I32) -> None:
+        near = lists[items]
+        self._inside = near >= 0
+        self._near = near[self._inside]
+        self._strengths = strengths[items][self._inside].astype(np.float64)
+        self._size = len(lists)
+        self._count = len(items)
+
+    def mean(self, first: int) -> F64:
+        """Average the strengths of the first items; float64 [I]."""
+        first = min(first, self._count)
+        end = int(np.count_nonzero(self._inside[:first]))
+        return self._summed(self._near[:end], self._strengths[:end]) / first
+
+    def weighted(self, weights: F64) -> F64:
+        """Average the strengths of all items by their weights; float64 [I]."""
+        each = np.broadcast_to(weights[:, None], self._inside.shape)[self._inside]
+        return self._summed(self._near, self._strengths * each) / _sum(weights)
+
+    def _summed(self, near: I32, strengths: F64) -> F64:
+        return np.bincount(near, strengths, minlength=self._size)
 
 
 def _fill_seen_columns(

@@ -316,7 +316,12 @@ def _shifted(
 
 
 class _Shelf:
-    """Items that a request may still show: in stock, not hidden, within the caps."""
+    """
+    Items that a request may still show: in stock, not hidden, within the caps.
+
+    Attributes:
+        capped: True if a cap is in force.
+    """
 
     def __init__(self, given: RankingInput, bound: CatalogueRules) -> None:
         self._given = given
@@ -326,6 +331,7 @@ class _Shelf:
         self._placed: set[int] = set()
         self._counts: Counter[int] = Counter()
         in_force = [one for one in bound.caps if given.in_force & one.bit]
+        self.capped = bool(in_force)
         every = [one.most for one in in_force if one.categories is None]
         self._most = min(every, default=None)
         self._own: dict[int, int] = {}
@@ -363,13 +369,17 @@ class _Shelf:
 
     def has_room(self, item: int) -> bool:
         """Return whether the caps allow one more item of this one's category."""
+        if not self.capped:
+            return True
         most = self._room(int(self.categories[item]))
         return most is None or most > 0
 
     def place(self, item: int) -> bool:
         """Count an item as placed; return whether its category is full now."""
-        category = int(self.categories[item])
         self._placed.add(item)
+        if not self.capped:
+            return False
+        category = int(self.categories[item])
         self._counts[category] += 1
         return self._room(category) == 0
 
@@ -456,33 +466,38 @@ def _pick(
     picks: list[int] = []
     if not len(items):
         return picks
-    room = [shelf.has_room(item) for item in items.tolist()]
+    ids = items.tolist()
     if weight == 0.0:
         for at in np.argsort(-worth, kind="stable").tolist():
-            item = int(items[at])
-            if len(picks) < most and shelf.has_room(item):
-                shelf.place(item)
-                picks.append(item)
+            if len(picks) == most:
+                break
+            if shelf.has_room(ids[at]):
+                shelf.place(ids[at])
+                picks.append(ids[at])
         return picks
     low, high = worth.min(), worth.max()
     scaled = (worth - low) / (high - low) if high > low else np.zeros(len(items))
     value = (1 - weight) * scaled
-    value[~np.array(room)] = -np.inf
+    if shelf.capped:
+        value[[not shelf.has_room(item) for item in ids]] = -np.inf
     own = vectors[items]
     nearest = np.zeros(len(items))  # an opposite is as good as an unrelated item
     for item in pinned:
         np.maximum(nearest, own @ vectors[item], out=nearest)
     categories = shelf.categories[items]
+    left = np.empty(len(items))
     while len(picks) < most:
-        at = int(np.argmax(value - weight * nearest))
+        np.multiply(nearest, weight, out=left)
+        np.subtract(value, left, out=left)
+        at = int(left.argmax())
         if value[at] == -np.inf:
             break
-        item = int(items[at])
-        picks.append(item)
+        picks.append(ids[at])
         value[at] = -np.inf
-        if shelf.place(item):
+        if shelf.place(ids[at]):
             value[categories == categories[at]] = -np.inf
-        np.maximum(nearest, own @ own[at], out=nearest)
+        own.dot(own[at], out=left)
+        np.maximum(nearest, left, out=nearest)
     return picks
 
 
