@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tollgate.errors import InputError
 from tollgate.simulate.shop_traffic import ShopTraffic, hit_share
+
+PAGE = Path(__file__).parents[3] / "docs" / "ranking.md"
 
 
 def test_the_share_of_two_users_by_hand() -> None:
@@ -52,3 +56,24 @@ def test_wrong_arguments_are_refused(
     traffic = ShopTraffic(users=2, exponent=1.0, events_per_s=0.0)
     with pytest.raises(InputError, match=problem):
         hit_share(traffic, prepared=prepared, every_s=every_s)
+
+
+def test_the_page_has_these_shares() -> None:
+    """The table of docs/ranking.md, row by row."""
+    rows = re.findall(
+        r"^\| ([\d,]+) \| ([\d.]+) \| (\d+) % \| ([\d.]+) \|"
+        r" ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$",
+        PAGE.read_text(),
+        re.M,
+    )
+    assert len(rows) == 5
+    for users, exponent, percent, share, *hits in rows:
+        count = int(users.replace(",", ""))
+        traffic = ShopTraffic(count, float(exponent), count * 3 / 86_400)
+        prepared = count * int(percent) // 100
+        assert traffic.shares()[:prepared].sum() == pytest.approx(
+            float(share), abs=6e-4
+        )
+        for minutes, hit in zip((1, 5, 15), hits, strict=True):
+            found = hit_share(traffic, prepared=prepared, every_s=60.0 * minutes)
+            assert found == pytest.approx(float(hit), abs=6e-4)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import msgspec
@@ -24,7 +25,7 @@ from tollgate.repository.releases.release_file import (
     spec_hash_text,
     write_release,
 )
-from tollgate.repository.releases.rendering import merged_configs
+from tollgate.repository.releases.rendering import merged_configs, ranker_hash
 from tollgate.repository.releases.serving_plan import plan_serving
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.tuning.settings import Roles
@@ -92,11 +93,14 @@ def test_the_roles_are_read_from_the_tensors(shop: Path) -> None:
 
 
 def test_both_python_steps_get_their_parameters(shop: Path) -> None:
-    """The first step gets the release's name, the last one the store's settings."""
+    """The first step learns who prepares lists, the last one the store's settings."""
     snapshot = RepositorySnapshot(shop)
     release = snapshot.release("shop")
     parts = plan_serving(snapshot, release, form="fused").parts
-    assert parts["shop_candidates"].parameters == {"stock": "out_of_stock"}
+    assert parts["shop_candidates"].parameters == {
+        "stock": "out_of_stock",
+        "ranker": ranker_of(shop, "shop_candidates", "shop_model"),
+    }
     assert parts["shop_model"].parameters is None
     assert parts["shop_ranking"].parameters == {
         "release": "shop-1",
@@ -110,6 +114,28 @@ def test_both_python_steps_get_their_parameters(shop: Path) -> None:
     for step in ("shop_candidates", "shop_ranking"):
         for name, value in (parts[step].parameters or {}).items():
             assert rendered[step][name].string_value == value
+
+
+def ranker_of(shop: Path, *steps: str) -> str:
+    """Hash the names and the contents of the files of version 1 of some steps."""
+    digest = hashlib.blake2b(digest_size=8)
+    for step in steps:
+        for file in sorted((shop / step / "1").iterdir()):
+            content = hashlib.sha256(file.read_bytes()).hexdigest()
+            digest.update(f"{step} {file.name} {content};".encode())
+    return digest.hexdigest()
+
+
+def test_prepared_lists_outlive_a_policy_and_no_model(
+    shop: Path, spec: FeatureSpec
+) -> None:
+    models = read_product(shop, "shop")
+    first = ranker_hash(RepositorySnapshot(shop).release("shop"), models)
+    policy = shop / "shop_ranking/1/policy.yaml"
+    policy.write_text(policy.read_text() + "\n")
+    assert ranker_hash(release_shop(shop, spec), models) == first
+    write_linear_model(shop / "shop_model/1", spec, weights={"trend": 1.0})
+    assert ranker_hash(release_shop(shop, spec), models) != first
 
 
 def test_the_policys_lists_reach_the_first_step(shop: Path, spec: FeatureSpec) -> None:
@@ -133,7 +159,9 @@ def test_a_canary_is_a_second_relevance(shop: Path, spec: FeatureSpec) -> None:
     plan = plan_serving(RepositorySnapshot(shop), release)
     assert plan.canary is not None
     assert (plan.canary.step, plan.canary.version) == ("shop_model", 2)
-    assert dict(plan.parts["shop_ranking"].parameters or {})["challenger"] == "shop-2"
+    # The first step serves the challenger's users nothing that another model prepared.
+    for step in ("shop_candidates", "shop_ranking"):
+        assert dict(plan.parts[step].parameters or {})["challenger"] == "shop-2"
     ensemble = merge(plan.ensemble, pins=release.versions)
     add_canary(ensemble, step="shop_model", version=2)
     *_, last, second = ensemble.ensemble_scheduling.step
