@@ -26,6 +26,7 @@ from tollgate.load.hostile_requests import Hostile, good_request, hostile_reques
 pytestmark = pytest.mark.system("nginx", "nghttp", "openssl")
 
 INFER = f"{SERVICE}ModelInfer"
+PARAMETERS = {"count", "deadline_us", "dry_run", "store_deadline_ms"}
 Request = service_pb2.ModelInferRequest
 Change = Callable[[Request], "bytes | None"]
 
@@ -138,6 +139,7 @@ def with_parameters(request: Request) -> None:
     request.parameters["dry_run"].bool_param = True
     request.parameters["deadline_us"].int64_param = -1
     request.parameters["store_deadline_ms"].int64_param = 1000
+    request.parameters["count"].int64_param = 50
 
 
 def other_product(request: Request) -> None:
@@ -436,7 +438,7 @@ def allowed(request: Request) -> bool:
     return (
         request.model_name in ("fraud", "credit")
         and not request.model_version
-        and set(request.parameters) <= {"deadline_us", "dry_run", "store_deadline_ms"}
+        and set(request.parameters) <= PARAMETERS
         and all(list(one.shape) == [rows, 1] for one in tensors)
         and 1 <= rows <= 32
         and not any(len(UnknownFieldSet(part)) for part in parts)

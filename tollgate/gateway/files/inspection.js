@@ -32,6 +32,7 @@ const DATATYPES = {
 };
 // By request parameter: the field of InferParameter that holds it.
 const PARAMETERS = {
+    count: { field: 2, words: 'an int64' },
     deadline_us: { field: 2, words: 'an int64' },
     dry_run: { field: 1, words: 'a bool' },
     store_deadline_ms: { field: 2, words: 'an int64' },
