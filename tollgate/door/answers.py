@@ -11,10 +11,14 @@ import msgspec
 from tollgate.door.json_rows import field_of
 from tollgate.door.products import DoorProduct
 from tollgate.door.refusal import RowError
-from tollgate.schema import TRANSACTION_ID, Degraded
+from tollgate.schema import LIST_SIZE, REQUEST_ID, TRANSACTION_ID, Degraded
+from tollgate_client import Recommendations
+from tollgate_client.recommendations import CLIENT
 
 if TYPE_CHECKING:
     from tollgate_client import Decision
+
+_MODEL, _FALLBACK = "model", "fallback"
 
 
 class RowAnswer(msgspec.Struct, frozen=True, gc=False):
@@ -44,6 +48,50 @@ class RowAnswer(msgspec.Struct, frozen=True, gc=False):
     why: str
 
 
+class ListItem(msgspec.Struct, frozen=True, gc=False):
+    """
+    An item of a list.
+
+    Attributes:
+        item: Its id.
+        score: Relevance; None if no model scored it.
+        source: `personal`, `similar`, `popular` or `fallback`; docs/ranking.md.
+    """
+
+    item: str
+    score: float | None
+    source: str
+
+
+class ListAnswer(msgspec.Struct, frozen=True):
+    """
+    The list of items of one row, the best first.
+
+    Attributes:
+        request_id: The row's own id.
+        items: The items; fewer than requested only where there are no more.
+        degraded: Names of the degraded bits; docs/contract.md.
+        release: Release that ranked; empty for a list of the door.
+        source: `model`, or `fallback` if no server ranked and all items are popular
+            ones that the door knows.
+        why: Reason why the door added items of its own; empty if it added none.
+    """
+
+    request_id: str
+    items: list[ListItem]
+    degraded: list[str]
+    release: str
+    source: str
+    why: str
+
+
+class RefusedList(msgspec.Struct, frozen=True):
+    """A row without a list, among others that have one."""
+
+    request_id: str | None
+    error: RowError
+
+
 class RefusedRow(msgspec.Struct, frozen=True):
     """A row without a decision, among others that have one."""
 
@@ -69,6 +117,33 @@ def row_answer(
     )
 
 
+def list_answer(row: Mapping[str, Any], found: Recommendations) -> ListAnswer:
+    """Write the list of one row."""
+    columns = zip(found.items, found.scores, found.sources, strict=True)
+    return ListAnswer(
+        request_id=row[REQUEST_ID],
+        items=[
+            ListItem(
+                item,
+                None if math.isnan(score) else score,
+                _FALLBACK if source == CLIENT else source,
+            )
+            for item, score, source in columns
+        ],
+        degraded=degraded_names(found.degraded),
+        release=found.release,
+        source=source_of(found),
+        why=found.why,
+    )
+
+
+def source_of(outcome: Decision | Recommendations) -> str:
+    """Return where an answer comes from: `model`, `cached` or `fallback`."""
+    if isinstance(outcome, Recommendations):
+        return _FALLBACK if outcome.source_of_list == CLIENT else _MODEL
+    return outcome.source
+
+
 def degraded_names(bits: int) -> list[str]:
     """List the names of degraded bits; a bit of a newer server has its number."""
     if not bits:
@@ -85,12 +160,18 @@ _NAMES = {int(one): str(one.name) for one in Degraded}
 
 def row_error(index: int, message: str, product: DoorProduct) -> RowError:
     """Describe a row's mistake, as the client or the server found it."""
-    return RowError(
-        index, field_of(message, (*product.inputs, *product.fields)), message
-    )
+    known = (*product.inputs, *product.fields)
+    if product.ranking is not None:
+        known += (LIST_SIZE,)
+    return RowError(index, field_of(message, known), message)
 
 
-def refused_row(row: object, error: RowError) -> RefusedRow:
+def refused_row(
+    row: object, error: RowError, product: DoorProduct
+) -> RefusedRow | RefusedList:
     """Describe a row that is refused, with its id where it has one."""
-    found = row.get(TRANSACTION_ID) if isinstance(row, Mapping) else None
-    return RefusedRow(found if isinstance(found, str) else None, error)
+    found = row.get(product.id_name) if isinstance(row, Mapping) else None
+    name = found if isinstance(found, str) else None
+    if product.ranking is not None:
+        return RefusedList(name, error)
+    return RefusedRow(name, error)

@@ -1,7 +1,7 @@
 """
 The ASGI application: routes, bodies, headers and statuses.
 
-It needs no framework: ten routes, each with POST, or with GET and HEAD. A request is
+It needs no framework: eleven routes, each with POST, or with GET and HEAD. A request is
 read to its end, decided with the rows of all other callers, and answered as a whole.
 """
 
@@ -11,14 +11,20 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from tollgate import __version__
 from tollgate.door.admission import Admission
-from tollgate.door.answers import refused_row, row_answer, row_error
+from tollgate.door.answers import (
+    list_answer,
+    refused_row,
+    row_answer,
+    row_error,
+    source_of,
+)
 from tollgate.door.callers import Callers
 from tollgate.door.deciders import Decider, Deciders
 from tollgate.door.door_metrics import DoorMetrics
@@ -40,8 +46,12 @@ from tollgate.door.refusal import (
     problem_body,
 )
 from tollgate.errors import trace_of
-from tollgate.schema import TRANSACTION_ID
-from tollgate_client import InvalidRequest, Outcome
+from tollgate_client import (
+    InvalidRequest,
+    Outcome,
+    RecommendationOutcome,
+    Recommendations,
+)
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +59,7 @@ TIMEOUT_HEADER, KEY_HEADER = b"x-request-timeout-ms", b"idempotency-key"
 _BINARY_HEADER = b"inference-header-content-length"
 _MOST_TIMEOUT_MS = MOST_DEADLINE_US // 1000
 _MOST_DISCARDED = 16 * 2**20  # bytes of a body that is too large
-_DECIDE = "/decide/"
+_DECIDE, _RANK = "/decide/", "/rank/"
 _V2 = "/v2"
 _MODELS = "/v2/models/"
 _TRUTH = {"true": True, "1": True, "false": False, "0": False}
@@ -151,7 +161,11 @@ class DoorApplication:
             "/v2/health/live": _Route("live", "GET", self._live),
             "/v2/health/ready": _Route("ready", "GET", self._ready),
         }
-        self._product = _Route("decide", "POST", self._decide)
+        # The product is in the path: of those that decide, and of those that rank.
+        self._rows = {
+            _DECIDE: _Route("decide", "POST", self._decide),
+            _RANK: _Route("rank", "POST", self._rank),
+        }
         self._models = {
             "": _Route("model", "GET", self._model),
             "/ready": _Route("model_ready", "GET", self._model_ready),
@@ -250,9 +264,10 @@ class DoorApplication:
         route = self._routes.get(path)
         if route is not None:
             return route, ""
-        product = path.removeprefix(_DECIDE)
-        if product and product != path and "/" not in product:
-            return self._product, product
+        for prefix, rows in self._rows.items():
+            product = path.removeprefix(prefix)
+            if product and product != path and "/" not in product:
+                return rows, product
         if path.startswith(_MODELS):
             product, slash, rest = path[len(_MODELS) :].partition("/")
             found = self._models.get(slash + rest)
@@ -263,7 +278,14 @@ class DoorApplication:
     # Decisions.
 
     async def _decide(self, request: _Request) -> _Response:
+        return await self._answer_rows(request, ranks=False)
+
+    async def _rank(self, request: _Request) -> _Response:
+        return await self._answer_rows(request, ranks=True)
+
+    async def _answer_rows(self, request: _Request, *, ranks: bool) -> _Response:
         caller = self._caller(request)
+        self._require(self._decider(request), ranks=ranks)
         deadline_s = _timeout_s(request.headers)
         dry_run = _dry_run(request.query)
         held = self._admit(caller, 1)
@@ -271,7 +293,8 @@ class DoorApplication:
             body = await self._read_body(request)
             arrived_s = asyncio.get_running_loop().time()
             parsed = read_rows(body, most=self._limits.rows)
-            _take_idempotency_key(request.headers, parsed)
+            product = self._decider(request).product
+            _take_idempotency_key(request.headers, parsed, id_name=product.id_name)
             held += self._admit(caller, len(parsed.rows) - 1)
             return await self._decide_rows(
                 self._decider(request),
@@ -309,16 +332,19 @@ class DoorApplication:
         errors: list[RowError] = []
         for index, row in enumerate(parsed.rows):
             if isinstance(row, str):
-                outcome: Outcome = InvalidRequest(row)
+                outcome: Outcome | RecommendationOutcome = InvalidRequest(row)
             else:
                 outcome = next(outcomes)
             self._count(product, outcome)
             if isinstance(outcome, InvalidRequest):
                 error = row_error(index, str(outcome), product)
                 errors.append(error)
-                answers.append(refused_row(row, error))
+                answers.append(refused_row(row, error, product))
+                continue
+            assert not isinstance(row, str)
+            if isinstance(outcome, Recommendations):
+                answers.append(list_answer(row, outcome))
             else:
-                assert not isinstance(row, str)
                 answers.append(row_answer(row, outcome, product))
         if len(errors) == len(answers):
             if parsed.alone:
@@ -331,6 +357,7 @@ class DoorApplication:
 
     async def _infer(self, request: _Request) -> _Response:
         caller = self._caller(request)
+        self._require(self._decider(request), ranks=False)
         timeout_s = _timeout_s(request.headers)
         dry_run = _dry_run(request.query)
         if _BINARY_HEADER in request.headers:
@@ -351,20 +378,36 @@ class DoorApplication:
             )
         finally:
             self._admission.release(caller, held)
-        for outcome in outcomes:
+        decisions = cast("list[Outcome]", outcomes)  # as its product decides
+        for outcome in decisions:
             self._count(decider.product, outcome)
-        if all(isinstance(outcome, InvalidRequest) for outcome in outcomes):
-            lines = (f"row {row}: {one}" for row, one in enumerate(outcomes))
+        if all(isinstance(outcome, InvalidRequest) for outcome in decisions):
+            lines = (f"row {row}: {one}" for row, one in enumerate(decisions))
             raise Refusal(400, "\n".join(lines))
         return _Response(
-            _encode(write_inference(wanted, outcomes, product=decider.product))
+            _encode(write_inference(wanted, decisions, product=decider.product))
         )
 
-    def _count(self, product: DoorProduct, outcome: Outcome) -> None:
+    def _count(
+        self, product: DoorProduct, outcome: Outcome | RecommendationOutcome
+    ) -> None:
         if isinstance(outcome, InvalidRequest):
             self.metrics.row(product.name, "refused")
         else:
-            self.metrics.row(product.name, outcome.source)
+            self.metrics.row(product.name, source_of(outcome))
+
+    def _require(self, decider: Decider, *, ranks: bool) -> None:
+        """
+        Check what a product answers with.
+
+        Raises:
+            Refusal: It has another route.
+        """
+        product = decider.product
+        if ranks != (product.ranking is not None):
+            does, prefix = ("decides", _DECIDE) if ranks else ("ranks items", _RANK)
+            problem = f"{product.name} {does}: POST {prefix}{product.name}"
+            raise Refusal(404, problem)
 
     def _caller(self, request: _Request) -> str:
         """
@@ -463,6 +506,7 @@ class DoorApplication:
 
     async def _model(self, request: _Request) -> _Response:
         self._caller(request)
+        self._require(self._decider(request), ranks=False)
         return _Response(_encode(metadata(self._decider(request).product)))
 
     async def _model_ready(self, request: _Request) -> _Response:
@@ -558,13 +602,15 @@ def _traceparent(headers: Mapping[bytes, bytes]) -> str:
     return headers.get(b"traceparent", b"").decode("latin-1")
 
 
-def _take_idempotency_key(headers: Mapping[bytes, bytes], parsed: JsonRows) -> None:
+def _take_idempotency_key(
+    headers: Mapping[bytes, bytes], parsed: JsonRows, *, id_name: str
+) -> None:
     """
-    Use the header Idempotency-Key as the transaction id of the only row.
+    Use the header Idempotency-Key as the id of the only row.
 
     Raises:
         Refusal: The key is no text, there are several rows, or the row has another
-            transaction id.
+            id.
     """
     value = headers.get(KEY_HEADER)
     if value is None:
@@ -579,9 +625,9 @@ def _take_idempotency_key(headers: Mapping[bytes, bytes], parsed: JsonRows) -> N
         raise Refusal(400, problem)
     if isinstance(row, str):
         return
-    found = row.setdefault(TRANSACTION_ID, key)
+    found = row.setdefault(id_name, key)
     if found != key:
-        problem = f"Idempotency-Key: {key!r:.40} is not the row's transaction_id"
+        problem = f"Idempotency-Key: {key!r:.40} is not the row's {id_name}"
         raise Refusal(422, f"{problem}, {found!r:.40}")
 
 

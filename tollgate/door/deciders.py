@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import NoneType
 from typing import Any
 
 import grpc
@@ -13,14 +14,26 @@ import msgspec
 
 from tollgate.door.products import DoorProduct
 from tollgate.door.refusal import Refusal
+from tollgate.schema import (
+    EVENT_TIME,
+    EXCLUDE,
+    LIST_SIZE,
+    MAX_EXCLUDED,
+    MAX_LIST_SIZE,
+    REQUEST_ID,
+)
 from tollgate.suggestions import suggest
 from tollgate_client import (
     AsyncDecisionClient,
+    AsyncRecommender,
     Coalescing,
     Fallback,
     InputError,
+    InvalidRequest,
     Options,
     Outcome,
+    RecommendationOutcome,
+    RecommendationRequest,
     Tls,
 )
 from tollgate_client.options import bearer, check_secrecy
@@ -73,39 +86,53 @@ class Upstream(msgspec.Struct, frozen=True):
 
 class Decider:
     """
-    A product and the client that has its rows decided.
+    A product and the client that has its rows decided, or items ranked for them.
 
     Args:
         product: The product as its release describes it.
     """
 
+    client: AsyncDecisionClient | AsyncRecommender
+
     def __init__(self, product: DoorProduct, upstream: Upstream) -> None:
         self.product = product
         self._upstream = upstream
-        self.client = AsyncDecisionClient(
-            upstream.addresses,
-            fallback=fallback_of(product, upstream),
-            options=Options(
-                product=product.name,
-                inputs=product.inputs,
-                fields=product.fields,
-                deadline_s=upstream.deadline_s,
-                tls=upstream.tls,
-                token=upstream.token,
-            ),
-            coalescing=COALESCING,
+        options = Options(
+            product=product.name,
+            inputs=product.inputs,
+            fields=product.fields,
+            deadline_s=upstream.deadline_s,
+            tls=upstream.tls,
+            token=upstream.token,
         )
+        if product.ranking is not None:
+            self.client = AsyncRecommender(
+                upstream.addresses,
+                fallback=product.ranking.own_lists,
+                options=options,
+                coalescing=COALESCING,
+            )
+        else:
+            self.client = AsyncDecisionClient(
+                upstream.addresses,
+                fallback=fallback_of(product, upstream),
+                options=options,
+                coalescing=COALESCING,
+            )
 
     def follow(self, product: DoorProduct) -> Decider:
         """Return the decider for a newer release: this one where its inputs fit."""
         was = self.product
-        if (was.inputs, was.fields, was.outcomes) != (
+        if (was.inputs, was.fields, was.outcomes, was.ranking is None) != (
             product.inputs,
             product.fields,
             product.outcomes,
+            product.ranking is None,
         ):
             return Decider(product, self._upstream)
         self.product = product
+        if isinstance(self.client, AsyncRecommender) and product.ranking is not None:
+            self.client.fallback = product.ranking.own_lists
         return self
 
     async def decide_each(
@@ -116,9 +143,9 @@ class Decider:
         arrived_s: float,
         deadline_s: float | None,
         traceparent: str,
-    ) -> list[Outcome]:
+    ) -> list[Outcome] | list[RecommendationOutcome]:
         """
-        Decide rows early enough for their caller to have the answer in time.
+        Decide rows, or rank items for them, early enough for their caller.
 
         Args:
             arrived_s: Time of the loop at which the rows arrived.
@@ -127,12 +154,53 @@ class Decider:
         given_s = self._upstream.deadline_s if deadline_s is None else deadline_s
         used_s = asyncio.get_running_loop().time() - arrived_s
         way_back_s = min(given_s * _WAY_BACK_PART, _MOST_WAY_BACK_S)
-        return await self.client.decide_each(
+        left_s = given_s - used_s - way_back_s
+        if isinstance(self.client, AsyncDecisionClient):
+            return await self.client.decide_each(
+                rows, dry_run=dry_run, deadline_s=left_s, traceparent=traceparent
+            )
+        return await self._recommend_each(
+            self.client,
             rows,
             dry_run=dry_run,
-            deadline_s=given_s - used_s - way_back_s,
+            deadline_s=left_s,
             traceparent=traceparent,
         )
+
+    async def _recommend_each(
+        self,
+        client: AsyncRecommender,
+        rows: Sequence[Mapping[str, Any]],
+        *,
+        dry_run: bool,
+        deadline_s: float,
+        traceparent: str,
+    ) -> list[RecommendationOutcome]:
+        """Rank items; rows with one number of items share requests."""
+        found: dict[int, RecommendationOutcome] = {}
+        by_count: dict[int, dict[int, RecommendationRequest]] = {}
+        for place, row in enumerate(rows):
+            try:
+                count, request = list_request(row, self.product)
+            except InvalidRequest as error:
+                found[place] = error
+            else:
+                by_count.setdefault(count, {})[place] = request
+        parts = await asyncio.gather(
+            *(
+                client.recommend_each(
+                    [*own.values()],
+                    count=count,
+                    dry_run=dry_run,
+                    deadline_s=deadline_s,
+                    traceparent=traceparent,
+                )
+                for count, own in by_count.items()
+            )
+        )
+        for own, outcomes in zip(by_count.values(), parts, strict=True):
+            found |= zip(own, outcomes, strict=True)
+        return [found[place] for place in range(len(rows))]
 
     async def server_ready(self) -> bool:
         """Return whether a server says that it serves the product."""
@@ -147,6 +215,46 @@ class Decider:
             except grpc.RpcError:
                 continue
         return False
+
+
+def list_request(
+    row: Mapping[str, Any], product: DoorProduct
+) -> tuple[int, RecommendationRequest]:
+    """
+    Read the number of items, and the rest of a row, of a product that ranks.
+
+    Raises:
+        InvalidRequest: An input is missing, `count` is out of range, or `exclude` is
+            not a list.
+    """
+    ranking = product.ranking
+    assert ranking is not None
+    for name in product.inputs:
+        if name not in row:
+            needed = ", ".join(product.inputs)
+            raise InvalidRequest(f"{name}: missing; needed are {needed}")
+    own = dict(row)
+    count, excluded = own.pop(LIST_SIZE, None), own.pop(EXCLUDE, None)
+    if count is None:
+        count = ranking.items
+    elif type(count) is not int or not 1 <= count <= MAX_LIST_SIZE:
+        rule = f"is no whole number, 1 to {MAX_LIST_SIZE}"
+        raise InvalidRequest(f"{LIST_SIZE}: {count!r:.40}: {rule}")
+    if not isinstance(excluded, (list, NoneType)):
+        raise InvalidRequest(f"{EXCLUDE}: {excluded!r:.40}: is not a list of ids")
+    if excluded and len(excluded) > MAX_EXCLUDED:
+        problem = f"{len(excluded)} ids: at most {MAX_EXCLUDED} are allowed"
+        raise InvalidRequest(f"{EXCLUDE}: {problem}")
+    segment = own.get(ranking.segment_field)
+    request = RecommendationRequest(
+        request_id=own.pop(REQUEST_ID),
+        user_id=own.pop("user_id"),
+        event_time=own.pop(EVENT_TIME),
+        exclude=excluded or (),
+        fields=own,
+        fallback=segment if isinstance(segment, str) else None,
+    )
+    return count, request
 
 
 def fallback_of(product: DoorProduct, upstream: Upstream) -> Fallback:

@@ -8,17 +8,28 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tollgate import __version__
-from tollgate.door.answers import RefusedRow, RowAnswer
+from tollgate.door.answers import ListAnswer, RefusedList, RefusedRow, RowAnswer
 from tollgate.door.inference import MOST_DEADLINE_US, InferenceResponse, Tensor
 from tollgate.door.products import DoorProduct
 from tollgate.door.refusal import JSON, PROBLEM_JSON, RowError
-from tollgate.schema import AMOUNT, EVENT_TIME, MAX_ID_BYTES, TRANSACTION_ID
+from tollgate.schema import (
+    AMOUNT,
+    EVENT_TIME,
+    EXCLUDE,
+    LIST_SIZE,
+    MAX_EXCLUDED,
+    MAX_ID_BYTES,
+    MAX_LIST_SIZE,
+    REQUEST_ID,
+    TRANSACTION_ID,
+)
 
 if TYPE_CHECKING:
     from tollgate.door.application import Limits
 
 Json = dict[str, Any]
 
+_TEXT = {"type": "string"}
 _SCHEMAS = "#/components/schemas/{name}"
 _EXAMPLE_TIME_US = 1_760_000_000_000_000
 _STATUSES = {
@@ -41,15 +52,20 @@ _HEADERS = (
 def openapi_document(products: Sequence[DoorProduct], *, limits: Limits) -> Json:
     """Write the document for the products that are served."""
     paths: Json = {
-        "/decide": {"post": _decide(products[0], limits)},
         "/v2": _get("Name and version of the door.", secured=False),
         "/v2/health/live": _get("200 while the process runs.", secured=False),
         "/v2/health/ready": _get("200 while rows are answered.", secured=False),
         "/openapi.json": _get("This document.", secured=False),
     }
+    if products[0].ranking is None:
+        paths["/decide"] = {"post": _rows(products[0], limits)}
     for product in products:
         name = product.name
-        paths[f"/decide/{name}"] = {"post": _decide(product, limits)}
+        if product.ranking is not None:
+            paths[f"/rank/{name}"] = {"post": _rows(product, limits)}
+            paths[f"/v2/models/{name}/ready"] = _get(f"200 if a server serves {name}.")
+            continue
+        paths[f"/decide/{name}"] = {"post": _rows(product, limits)}
         paths[f"/v2/models/{name}"] = _get(f"Inputs and outputs of {name}.")
         paths[f"/v2/models/{name}/ready"] = _get(f"200 if a server serves {name}.")
         paths[f"/v2/models/{name}/infer"] = {"post": _infer(product)}
@@ -94,13 +110,15 @@ def _example(name: str, kind: str) -> object:
         return _EXAMPLE_TIME_US
     if name == AMOUNT:
         return 12.34
-    if name == TRANSACTION_ID:
-        return "t-1"
+    if name in (TRANSACTION_ID, REQUEST_ID):
+        return f"{name[0]}-1"
     return {"BYTES": f"{name.removesuffix('_id')}-1", "FP64": 1.0, "INT64": 1}[kind]
 
 
 def _schemas(products: Sequence[DoorProduct]) -> Json:
-    structs = (RowAnswer, RefusedRow, RowError, Tensor, InferenceResponse)
+    structs = [RowAnswer, RefusedRow, RowError, Tensor, InferenceResponse]
+    if any(one.ranking is not None for one in products):
+        structs += [ListAnswer, RefusedList]
     _, found = msgspec.json.schema_components(structs, ref_template=_SCHEMAS)
     for product in products:
         found[f"Row_{product.name}"] = row_schema(product)
@@ -156,6 +174,20 @@ def row_schema(product: DoorProduct) -> Json:
     properties = {name: _value(name, kind) for name, kind in product.inputs.items()}
     for name, kind in product.fields.items():
         properties[name] = {"type": ["string" if kind == "BYTES" else "number", "null"]}
+    if product.ranking is not None:
+        item: Json = {"type": "string", "minLength": 1, "maxLength": MAX_ID_BYTES}
+        properties[EXCLUDE] = {
+            "description": "Ids of items that the list must not have.",
+            "type": ["array", "null"],
+            "items": item,
+            "maxItems": MAX_EXCLUDED,
+        }
+        properties[LIST_SIZE] = {
+            "description": f"Number of items; {product.ranking.items} without it.",
+            "type": ["integer", "null"],
+            "minimum": 1,
+            "maximum": MAX_LIST_SIZE,
+        }
     return {
         "type": "object",
         "description": f"A row of {product.name}.",
@@ -195,19 +227,24 @@ def _get(summary: str, *, secured: bool = True) -> Json:
     return {"get": operation}
 
 
-def _decide(product: DoorProduct, limits: Limits) -> Json:
-    row, answer = _ref(f"Row_{product.name}"), _ref("RowAnswer")
+def _rows(product: DoorProduct, limits: Limits) -> Json:
+    """Describe the route that decides rows, or ranks items for them."""
+    words = ("Decide", "RowAnswer", "RefusedRow")
+    if product.ranking is not None:
+        words = ("Rank items for", "ListAnswer", "RefusedList")
+    verb, answered, refused = words
+    row, answer = _ref(f"Row_{product.name}"), _ref(answered)
     rows = {"type": "array", "items": row, "minItems": 1, "maxItems": limits.rows}
-    answers = {"type": "array", "items": {"anyOf": [answer, _ref("RefusedRow")]}}
+    answers = {"type": "array", "items": {"anyOf": [answer, _ref(refused)]}}
     names = [*_HEADERS]
     names.append(
-        ("idempotency-key", "The transaction id of the only row.", {"type": "string"})
+        ("idempotency-key", f"The {product.id_name} of the only row.", _TEXT),
     )
     parameters = [_header(*one) for one in names]
     dry_run = {"type": "boolean"}
     parameters.append({"name": "dry_run", "in": "query", "schema": dry_run})
     return _post(
-        f"Decide one row of {product.name}, or a list of rows.",
+        f"{verb} one row of {product.name}, or a list of rows.",
         parameters=parameters,
         request={"anyOf": [row, rows]},
         example=example_row(product),

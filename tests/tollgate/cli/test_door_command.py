@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.products.small_shop import release_shop, write_shop
 from tollgate.cli.app import app
 
 REPOSITORY = Path(__file__).resolve().parents[3] / "model_repository"
@@ -73,3 +74,15 @@ def test_a_wrong_rule_is_refused_in_words(
     path = tmp_path / "rules.yaml"
     path.write_text(text)
     assert words in refusal("--fallback", str(path))
+
+
+def test_a_product_that_ranks_has_no_rule(tmp_path: Path) -> None:
+    """Its popular items answer, so a rule would have no effect."""
+    repository, path = tmp_path / "models", tmp_path / "rules.yaml"
+    release_shop(repository, write_shop(repository))
+    path.write_text("shop: {otherwise: weak}")
+    words = refusal(
+        *("--repository", str(repository), "--product", "shop"),
+        *("--fallback", str(path)),
+    )
+    assert "shop: ranks items, so it has no rule" in words

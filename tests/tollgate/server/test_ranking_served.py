@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 import time
@@ -18,12 +19,16 @@ import redis
 from tritonclient.grpc import InferenceServerClient, InferInput
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
+from tests.support.door.asgi import opened
 from tests.support.products.small_shop import (
     release_shop,
     small_catalogue,
     write_shop,
 )
 from tollgate import Engine
+from tollgate.door.answers import degraded_names
+from tollgate.door.deciders import Upstream
+from tollgate.door.products import read_door_product
 from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.journal.decision_record import decode_chunk
 from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
@@ -348,6 +353,56 @@ def test_all_forms_answer_with_the_same_bits(
         b'user_id: "": is empty',
         b"exclude: 101 ids: at most 100 are allowed",
     }
+
+
+def test_the_door_has_the_lists_of_the_server(
+    servers: dict[Form, Embedded], shop: tuple[Path, FeatureSpec]
+) -> None:
+    """In JSON: the same items, scores, sources and bits, of known and new users."""
+    repository, spec = shop
+    product = read_door_product(repository, product="shop")
+    for server in servers.values():
+        write_events(
+            server, spec, [("dora", "i3", "view", 50), ("dora", "i0", "cart", 9)]
+        )
+        users, slots = ["dora", "nobody", "dora"], ["home", "cart", "cellar"]
+        rows = [
+            {
+                "request_id": f"door-{at}",
+                "user_id": user,
+                "event_time": NOW_US,
+                "slot": slot,
+                "exclude": ["i1", "unheard-of"],
+                "count": 3,
+            }
+            for at, (user, slot) in enumerate(zip(users, slots, strict=True))
+        ]
+
+        async def call(url: str, body: list[dict[str, Any]]) -> Any:
+            upstream = Upstream([url], deadline_s=PATIENCE_S)
+            async with opened(upstream, products=[product]) as door:
+                return (await door.post("/rank/shop", body)).json
+
+        found = asyncio.run(call(server.grpc_url, rows))
+        for at, answer in enumerate(found):
+            direct = ask(
+                server,
+                [users[at]],
+                ids=[f"door-{at}"],
+                exclude=["i1|unheard-of"],
+                slot=slots[at],
+                count=3,
+            )
+            shown = [
+                (one["item"].encode(), np.float32(one["score"]), one["source"].encode())
+                for one in answer["items"]
+            ]
+            wanted = (
+                direct[name][0].tolist() for name in ("items", "scores", "source")
+            )
+            assert shown == list(zip(*wanted, strict=True))
+            assert (answer["source"], answer["release"]) == ("model", "shop-1")
+            assert answer["degraded"] == degraded_names(int(direct["degraded"][0, 0]))
 
 
 def set_stock(server: Embedded, gone: list[str], *, user: str) -> None:

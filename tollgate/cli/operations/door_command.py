@@ -306,6 +306,9 @@ def _read_fallbacks(
         if name not in known:
             problem = f"is none of {', '.join(known)}"
             raise InputError(path, problem, where=name)
+        if known[name].ranking is not None:
+            problem = "ranks items, so it has no rule: popular items answer"
+            raise InputError(path, problem, where=name)
         found[name] = fallback_from({**rule, "outcomes": known[name].outcomes})
     return found
 
