@@ -1,4 +1,4 @@
-"""The commands of docs/products.md, run in order in the shell of a new user."""
+"""The commands of docs/products.md and docs/shop.md, run by a new user in order."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.support.checkout import checkout_environment
 from tollgate.server.address import find_server
 
 CHECKOUT = Path(__file__).parents[2]
-PAGE = (CHECKOUT / "docs" / "products.md").read_text()
-BLOCKS = re.findall(r"```(python|sh|server|stop|output)\n(.*?)```", PAGE, re.DOTALL)
+BLOCK = re.compile(r"```(python|sh|server|stop|output)\n(.*?)```", re.DOTALL)
+ADDRESS = "127.0.0.1:8001"  # on the pages
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,10 @@ class Newcomer:
         (folder / "tollgate.yaml").write_text("grpc_port: 0\nmetrics_port: 0\n")
 
     def python(self, text: str) -> None:
-        """Run a script."""
+        """Run a script; a call goes to the address of the server."""
+        found = find_server(self._folder / ".tollgate")
+        if found is not None:
+            text = text.replace(ADDRESS, found.grpc_url)
         self._run([sys.executable, "-c", text])
 
     def sh(self, text: str) -> None:
@@ -96,8 +99,19 @@ def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
     found.stop()
 
 
+def follow(page: str, newcomer: Newcomer) -> None:
+    """Run every block of a page of docs/."""
+    for kind, text in BLOCK.findall((CHECKOUT / "docs" / page).read_text()):
+        getattr(newcomer, kind)(text)
+
+
 def test_page_works_from_top_to_bottom(newcomer: Newcomer, tmp_path: Path) -> None:
     """Table, product, server, call, changes, removal, an external model."""
-    for kind, text in BLOCKS:
-        getattr(newcomer, kind)(text)
+    follow("products.md", newcomer)
     assert list((tmp_path / "model_repository").iterdir()) == []
+
+
+def test_a_shop_goes_from_events_to_explained_lists(newcomer: Newcomer) -> None:
+    """Events, product, server, history, lists, explanation, stock."""
+    follow("shop.md", newcomer)
+    assert newcomer.printed.split() == ["i001"]
