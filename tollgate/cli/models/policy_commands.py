@@ -12,10 +12,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from tollgate.cli import console, running_server
+from tollgate.cli.decisions.journal_commands import (
+    Keys,
+    default_keys,
+    opened_chain,
+    seconds,
+)
 from tollgate.cli.options import Json, Picture, Product, State, StoreUrl
 from tollgate.errors import InputError, RepositoryError
 
 if TYPE_CHECKING:
+    from tollgate.audit.releases.off_policy import LaterEvents
     from tollgate.features.spec.spec_definition import FeatureSpec
     from tollgate.policy import Policy
     from tollgate.redecide import PolicyComparison
@@ -103,6 +110,13 @@ Spec = Annotated[
     ),
 ]
 
+Repository = Annotated[
+    str | None,
+    typer.Option(
+        help="Model repository with the policy.", show_default="model_repository"
+    ),
+]
+
 _DIFFERENT = 1  # exit status of a comparison
 
 
@@ -168,19 +182,65 @@ def simulate(
         typer.Option(help="Policy to compare with, instead of the recorded decisions."),
     ] = None,
     spec: Spec = None,
+    events: Annotated[
+        Path | None,
+        typer.Option(
+            help="Estimate the responses to the lists of a policy that ranks: table of "
+            "what users did later, with --user, --item and --time."
+        ),
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Column of --events with the ids of users.")
+    ] = None,
+    item: Annotated[
+        str | None, typer.Option(help="Column with the ids of items.")
+    ] = None,
+    event_time: Annotated[
+        str | None, typer.Option("--time", help="Column with the times of the events.")
+    ] = None,
+    action: Annotated[
+        str | None, typer.Option(help="Column with view, cart or purchase.")
+    ] = None,
+    within: Annotated[
+        str,
+        typer.Option(help="Time after a list in which an event is a response to it."),
+    ] = "1d",
+    keys: Keys = None,
     product: Product = None,
+    repository: Repository = None,
     picture: Picture = None,
     as_json: Json = False,
 ) -> None:
-    """Simulate a changed policy on past decisions: changes, money, segments."""
+    """
+    Simulate a changed policy on past decisions: changes, money, segments.
+
+    With `--events`: estimate from the explored lists of a journal how often users would
+    have responded to the lists of the policy.
+    """
+    if events is not None:
+        if user is None or item is None or event_time is None:
+            problem = "needs --user, --item and --time, its columns"
+            raise InputError("--events", problem)
+        if picture is not None:
+            raise InputError("--picture", "does not go with --events")
+        _estimate(
+            _policies(new, against, _features(spec, product, repository)),
+            on=on,
+            events=_later_events(events, user, item, event_time, action),
+            within_s=seconds(within, flag="--within"),
+            keys=keys or default_keys(on),
+            product=product,
+            repository=repository,
+            as_json=as_json,
+        )
+        return
 
     from tollgate.audit.chain.links import link_paths
     from tollgate.audit.releases.archived_release import recorded_outcomes
     from tollgate.redecide import compare_policies, draw, read_rows
 
-    features = _features(spec, product)
-    policy = _load(new, features)
-    other = None if against is None else _load(against, features)
+    features = _features(spec, product, repository)
+    policy, other = _policies(new, against, features)
     past = read_rows(
         on,
         policies=[policy] if other is None else [policy, other],
@@ -201,14 +261,102 @@ def simulate(
         console.say(f"drawn: {picture}")
 
 
-def _features(path: Path | None, product: str | None) -> FeatureSpec:
+def _policies(
+    new: Path, against: Path | None, features: FeatureSpec
+) -> tuple[Policy, Policy | None]:
+    return _load(new, features), None if against is None else _load(against, features)
+
+
+def _later_events(
+    path: Path, user: str, item: str, event_time: str, action: str | None
+) -> LaterEvents:
+    """Read a table of what users did after lists were shown."""
+    from converters.ranking.interactions import read_interactions
+    from tollgate.audit.releases.off_policy import LaterEvents
+
+    found = read_interactions(
+        path, user=user, item=item, time=event_time, action=action
+    )
+    return LaterEvents(
+        users=[found.user_ids[one] for one in found.users],
+        items=[found.item_ids[one].decode() for one in found.items],
+        time_us=found.time_us,
+        actions=found.actions,
+    )
+
+
+def _estimate(
+    policies: tuple[Policy, Policy | None],
+    *,
+    on: Path,
+    events: LaterEvents,
+    within_s: float,
+    keys: Path,
+    product: str | None,
+    repository: str | None,
+    as_json: bool,
+) -> None:
+    """Estimate responses to the lists of a policy, and print them."""
+    from tollgate.audit.releases.archive import ReleaseArchive
+    from tollgate.audit.releases.off_policy import estimate_lists
+    from tollgate.audit.worker.pseudonyms import FILE, Subjects
+
+    if not (keys / FILE).is_file():
+        raise InputError(keys, "holds no keys of subjects, which find users' lists")
+    chosen = console.settings(
+        product_is_known=False, product=product, repository=repository
+    )
+    chain = opened_chain(on, None, product=chosen.product)
+    subjects = Subjects(keys)
+    with console.progress("ranking again") as advance:
+        found = estimate_lists(
+            chain,
+            ReleaseArchive(chain),
+            repository=chosen.repository_path,
+            new=policies[0],
+            old=policies[1],
+            events=events,
+            subjects=subjects,
+            within_s=within_s,
+            progress=advance,
+        )
+    subjects.close()
+    if as_json:
+        console.print_json(found)
+        return
+    console.result(
+        f"{found.lists:,} explored lists of {found.users:,} users; "
+        f"{found.same_positions:.1%} of the positions show the same item; "
+        "responses per list:"
+    )
+    table = console.number_table(
+        "action", "before", "after", "self-normalized", "difference"
+    )
+    for one in found.actions:
+        values = (one.before, one.after, one.self_normalized, one.difference)
+        cells = [
+            f"{value.value:.3f}\n{value.low:.3f}…{value.high:.3f}" for value in values
+        ]
+        table.add_row(one.action, *cells)
+    console.out.print(table)
+    console.result(
+        f"mean weight {found.mean_weight:.3f}, effective sample size "
+        f"{found.effective_sample_size:,.0f} positions"
+    )
+    for reason, count in found.left_out.items():
+        console.say(f"left out: {count:,} lists {reason}")
+
+
+def _features(
+    path: Path | None, product: str | None, repository: str | None = None
+) -> FeatureSpec:
     """Read the features that a policy may name."""
     from tollgate.features.spec.feature_spec import load_spec
     from tollgate.repository.releases.served_versions import served_spec
 
     if path is not None:
         return load_spec(path)
-    chosen = console.settings(product=product)
+    chosen = console.settings(product=product, repository=repository)
     console.require_products(chosen, chosen.products)
     return served_spec(chosen.repository_path, product=chosen.product)
 
@@ -227,12 +375,6 @@ def _load(path: Path, spec: FeatureSpec) -> Policy:
 
 Name = Annotated[str, typer.Argument(help="Name of the list in the policy.")]
 Ids = Annotated[list[str], typer.Argument(help="Ids to add or remove.")]
-Repository = Annotated[
-    str | None,
-    typer.Option(
-        help="Model repository with the policy.", show_default="model_repository"
-    ),
-]
 Early = Annotated[
     bool, typer.Option("--early", help="Accept a list that no served policy uses yet.")
 ]
