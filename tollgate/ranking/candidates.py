@@ -428,7 +428,8 @@ class _Near:
         return self._summed(self._near, self._strengths * each) / _sum(weights)
 
     def _summed(self, near: I32, strengths: F64) -> F64:
-        return np.bincount(near, strengths, minlength=self._size)
+        found = np.bincount(near, strengths, minlength=self._size)
+        return found.astype(np.float64, copy=False)
 
 
 def _fill_seen_columns(

@@ -10,9 +10,10 @@ on any machine, alone or in any batch.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import msgspec
@@ -31,6 +32,8 @@ I32 = npt.NDArray[np.int32]
 U8 = npt.NDArray[np.uint8]
 
 NONE = -1  # in place of an item where there is none
+# Whose pick an item of an interleaved list is; 0 for neither's, as of a pinned item.
+CHAMPION, CHALLENGER = 1, 2
 _POPULAR = SOURCES.index("popular")
 _PURCHASE = ACTIONS.index("purchase")
 _SEEN = [at for at in range(len(ACTIONS)) if at != _PURCHASE]
@@ -162,6 +165,8 @@ class RankingInput(msgspec.Struct, frozen=True, eq=False):
         available: False for an item out of stock; bool [I].
         fill: Items for a list that the candidates do not fill, the first one first,
             such as the popular items of the user's segment; int32 [P].
+        rival: A challenger's relevance of the candidates: then both pick items in turns
+            (team draft), and exploration does not apply; float32 [C], None for none.
     """
 
     count: int
@@ -176,6 +181,7 @@ class RankingInput(msgspec.Struct, frozen=True, eq=False):
     excluded: I32
     available: Bool
     fill: I32
+    rival: F32 | None = None
 
 
 class RankedList(msgspec.Struct, frozen=True, eq=False):
@@ -199,6 +205,8 @@ class RankedList(msgspec.Struct, frozen=True, eq=False):
         unavailable: Items that the list would have looked at and that are out of stock,
             ascending; int32 [U].
         filled: Items of `fill` that were looked at, in order; int32 [F].
+        teams: Whose pick each item is: CHAMPION, CHALLENGER or 0; uint8 [K], None for a
+            list that is not interleaved.
     """
 
     items: I32
@@ -211,6 +219,7 @@ class RankedList(msgspec.Struct, frozen=True, eq=False):
     caps_relaxed: bool
     unavailable: I32
     filled: I32
+    teams: U8 | None = None
 
 
 def rank_row(given: RankingInput, bound: CatalogueRules) -> RankedList:
@@ -222,7 +231,9 @@ def rank_row(given: RankingInput, bound: CatalogueRules) -> RankedList:
         bound: Rules of the policy, bound to the catalogue of the same release.
     """
     rules = bound.rules
-    candidates, sources, scores = _distinct(given)
+    first = _distinct(given)
+    candidates, sources = given.candidates[first], given.sources[first]
+    scores = given.relevance[first].astype(np.float64)
     by_relevance = bool(np.isfinite(scores).all())
     if by_relevance and (sources == _POPULAR).all():
         # The model ranks by what a user did, and of this one nothing is known: the
@@ -239,15 +250,23 @@ def rank_row(given: RankingInput, bound: CatalogueRules) -> RankedList:
     else:
         scores = np.full(len(candidates), np.nan)
         worth, weight, exploration = -np.arange(float(len(eligible))), 0.0, None
-    picks = _pick(
+    rival = _rival_worth(given, bound, first=first, keep=keep) if by_relevance else None
+    if rival is not None:
+        exploration = None
+    picks, sides = _pick(
         eligible,
-        worth,
+        (worth,) if rival is None else (worth, rival),
+        turns=itertools.repeat(0) if rival is None else _turns(given.seed),
         most=len(free) + (0 if exploration is None else exploration.pool),
         weight=weight,
         shelf=shelf,
         vectors=bound.vectors,
         pinned=list(pinned.values()),
     )
+    teams = None
+    if rival is not None:
+        teams = np.zeros(given.count, np.uint8)
+        teams[free[: len(sides)]] = np.array(sides, np.uint8) + CHAMPION
     base, pool = picks[: len(free)], picks[len(free) :]
     propensities = np.ones(given.count, np.float32)
     inclusions = np.ones(given.count, np.float32)
@@ -291,16 +310,47 @@ def rank_row(given: RankingInput, bound: CatalogueRules) -> RankedList:
         caps_relaxed=relaxed,
         unavailable=np.array(sorted(shelf.unavailable), np.int32),
         filled=np.array(shelf.filled, np.int32),
+        teams=None if teams is None else teams[order],
     )
 
 
-def _distinct(given: RankingInput) -> tuple[I32, U8, F64]:
-    """Return the candidates without padding and repetitions: items, sources, scores."""
+def _distinct(given: RankingInput) -> npt.NDArray[np.intp]:
+    """Return the positions of the candidates without padding and repetitions."""
     _, first = np.unique(given.candidates, return_index=True)
     first.sort()
-    first = first[given.candidates[first] >= 0]
-    scores = given.relevance[first].astype(np.float64)
-    return given.candidates[first], given.sources[first], scores
+    found: npt.NDArray[np.intp] = first[given.candidates[first] >= 0]
+    return found
+
+
+def _rival_worth(
+    given: RankingInput,
+    bound: CatalogueRules,
+    *,
+    first: npt.NDArray[np.intp],
+    keep: Bool,
+) -> F64 | None:
+    """Return the challenger's scores of the eligible items; None without any."""
+    if given.rival is None:
+        return None
+    scores = given.rival[first].astype(np.float64)
+    if not np.isfinite(scores).all():
+        return None
+    candidates = given.candidates[first]
+    return _shifted(scores, candidates, given=given, shifts=bound.shifts)[keep]
+
+
+def _turns(seed: bytes) -> Iterator[int]:
+    """
+    Yield whose turn it is: in each round both pick, and a draw says who begins.
+
+    Source: team draft, Radlinski, Kurup and Joachims (2008), "How does clickthrough
+    data reflect retrieval quality?"
+    """
+    draws = Draws(seed, "interleaving")
+    while True:
+        begins = draws.below(2)
+        yield begins
+        yield 1 - begins
 
 
 def _shifted(
@@ -446,40 +496,44 @@ def _hidden(given: RankingInput, rules: RankingRules) -> I32:
 
 def _pick(
     items: I32,
-    worth: F64,
+    worths: Sequence[F64],
     *,
+    turns: Iterator[int],
     most: int,
     weight: float,
     shelf: _Shelf,
     vectors: F64,
     pinned: list[int],
-) -> list[int]:
+) -> tuple[list[int], list[int]]:
     """
     Pick items one by one: each is the best of those left (maximal marginal relevance).
 
     Args:
         items: Items that may be shown; int32 [C].
-        worth: Their scores; float64 [C].
+        worths: Their scores by side; float64 [C] each.
+        turns: Sides by turn; indices in `worths`.
         most: Number of picks.
         weight: Weight of the greatest similarity to an earlier pick, or a pinned item.
+
+    Returns:
+        The picks, and the side of each.
     """
     picks: list[int] = []
+    sides: list[int] = []
     if not len(items):
-        return picks
+        return picks, sides
     ids = items.tolist()
-    if weight == 0.0:
-        for at in np.argsort(-worth, kind="stable").tolist():
+    if weight == 0.0 and len(worths) == 1:
+        for at in np.argsort(-worths[0], kind="stable").tolist():
             if len(picks) == most:
                 break
             if shelf.has_room(ids[at]):
                 shelf.place(ids[at])
                 picks.append(ids[at])
-        return picks
-    low, high = worth.min(), worth.max()
-    scaled = (worth - low) / (high - low) if high > low else np.zeros(len(items))
-    value = (1 - weight) * scaled
+        return picks, [0] * len(picks)
+    values = np.stack([_scaled(worth, weight) for worth in worths])
     if shelf.capped:
-        value[[not shelf.has_room(item) for item in ids]] = -np.inf
+        values[:, [not shelf.has_room(item) for item in ids]] = -np.inf
     own = vectors[items]
     nearest = np.zeros(len(items))  # an opposite is as good as an unrelated item
     for item in pinned:
@@ -487,18 +541,29 @@ def _pick(
     categories = shelf.categories[items]
     left = np.empty(len(items))
     while len(picks) < most:
+        side = next(turns)
         np.multiply(nearest, weight, out=left)
-        np.subtract(value, left, out=left)
+        np.subtract(values[side], left, out=left)
         at = int(left.argmax())
-        if value[at] == -np.inf:
+        if values[side, at] == -np.inf:
             break
         picks.append(ids[at])
-        value[at] = -np.inf
+        sides.append(side)
+        values[:, at] = -np.inf
         if shelf.place(ids[at]):
-            value[categories == categories[at]] = -np.inf
+            values[:, categories == categories[at]] = -np.inf
         own.dot(own[at], out=left)
         np.maximum(nearest, left, out=nearest)
-    return picks
+    return picks, sides
+
+
+def _scaled(worth: F64, weight: float) -> F64:
+    """Return scores as diversity weighs them; as they are without it."""
+    if weight == 0.0:
+        return worth
+    low, high = worth.min(), worth.max()
+    scaled = (worth - low) / (high - low) if high > low else np.zeros(len(worth))
+    return (1 - weight) * scaled
 
 
 def _explore(

@@ -40,12 +40,14 @@ class RankingRecord(msgspec.Struct, frozen=True, eq=False):
         ranked: The list.
         prepared_age_us: Time from the preparation of the candidates and their
             relevance to the request, µs; None if they were not prepared.
+        challenger: Release whose relevance `given.rival` is; empty for none.
     """
 
     catalogue_hash: int
     given: RankingInput
     ranked: RankedList
     prepared_age_us: int | None = None
+    challenger: str = ""
 
 
 class _Packed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -74,6 +76,10 @@ class _Packed(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
     by_relevance: bool
     caps_relaxed: bool
     prepared_age_us: int | None
+    # Only of an interleaved list; records before did not end with them.
+    rival: bytes = b""
+    teams: bytes = b""
+    challenger: str = ""
 
 
 _DECODER = msgspec.msgpack.Decoder(_Packed)
@@ -108,6 +114,9 @@ def encode_ranking(record: RankingRecord) -> bytes:
             by_relevance=ranked.by_relevance,
             caps_relaxed=ranked.caps_relaxed,
             prepared_age_us=record.prepared_age_us,
+            rival=b"" if given.rival is None else given.rival.astype("<f4").tobytes(),
+            teams=b"" if ranked.teams is None else ranked.teams.tobytes(),
+            challenger=record.challenger,
         )
     )
 
@@ -167,6 +176,7 @@ def _record_of(packed: _Packed) -> RankingRecord:
         excluded=excluded,
         available=available,
         fill=filled,
+        rival=_read(packed.rival, "<f4", len(candidates)) if packed.rival else None,
     )
     explored = _read(packed.explored, "u1", -(-count // 8))
     ranked = RankedList(
@@ -180,12 +190,14 @@ def _record_of(packed: _Packed) -> RankingRecord:
         caps_relaxed=packed.caps_relaxed,
         unavailable=unavailable,
         filled=filled,
+        teams=_read(packed.teams, "u1", count, below=3) if packed.teams else None,
     )
     return RankingRecord(
         catalogue_hash=packed.catalogue_hash,
         given=given,
         ranked=ranked,
         prepared_age_us=packed.prepared_age_us,
+        challenger=packed.challenger,
     )
 
 

@@ -251,3 +251,89 @@ def test_a_record_repeats_the_list_and_damage_is_refused() -> None:
             assert left.tobytes() == right.tobytes(), name
     with pytest.raises(JournalError):
         decode_ranking(raw[:-3])
+
+
+def team_draft(
+    champion: Sequence[int], challenger: Sequence[int], turns: Sequence[int], count: int
+) -> tuple[list[int], list[int]]:
+    """Draft as the paper says: each side takes its best item that is not taken."""
+    items: list[int] = []
+    for turn in turns[:count]:
+        order = (champion, challenger)[turn]
+        items.append(next(one for one in order if one not in items))
+    return items, [1 + turn for turn in turns[:count]]
+
+
+def interleaved(given: RankingInput) -> RankingInput:
+    """Add a challenger of random relevance."""
+    rng = np.random.default_rng(77)
+    rival = rng.normal(size=len(given.candidates)).astype(np.float32)
+    return replace(given, rival=rival)
+
+
+def test_an_interleaved_list_is_the_team_draft_of_plain_python() -> None:
+    """Each round both pick; the request id says who begins, half of the time each."""
+    begins = Counter()
+    for number in range(400):
+        given = interleaved(given_of(7, seed=b"r-%d" % number, number=number))
+        assert given.rival is not None
+        theirs = best_first(replace(given, relevance=given.rival))
+        found = ranked(given, rules_of(exploration=Exploration(1.0, 5, 1, "")))
+        assert found.teams is not None
+        teams = found.teams.tolist()
+        rounds = [teams[at : at + 2] for at in range(0, 6, 2)]
+        assert all(sorted(one) == [1, 2] for one in rounds)
+        turns = [one - 1 for one in teams]
+        items, sides = team_draft(best_first(given), theirs, turns, 7)
+        assert (found.items.tolist(), teams) == (items, sides)
+        assert not found.explored.any()
+        assert found.propensities.tolist() == [1.0] * 7
+        begins[teams[0], teams[2]] += 1
+        again = ranked(given, rules_of())
+        assert again.items.tolist() == items
+    # 100 of each are expected; this far away is less likely than 1 in 10,000.
+    assert all(65 < begins[one] < 135 for one in [(1, 1), (1, 2), (2, 1), (2, 2)])
+
+
+def test_pins_caps_and_diversity_hold_in_an_interleaved_list() -> None:
+    pin = RankingRule("pin", "shop", "pin", number=2, items=(b"i3",))
+    cap = RankingRule("cap", "shop", "cap", number=2)
+    given = interleaved(given_of(6, size=40))
+    found = ranked(given, rules_of(pin, cap, diversity=0.5))
+    assert found.teams is not None
+    assert (found.items[1], found.teams[1]) == (3, 0)
+    assert set(found.teams.tolist()) == {0, 1, 2}
+    assert max(Counter(found.items % 4).values()) <= 2
+    # With equal relevance both sides pick the same: the list is that of one ranker.
+    alone = replace(given, rival=None)
+    both = ranked(
+        replace(given, rival=given.relevance), rules_of(pin, cap, diversity=0.5)
+    )
+    assert (
+        both.items.tolist()
+        == ranked(alone, rules_of(pin, cap, diversity=0.5)).items.tolist()
+    )
+
+
+def test_a_challenger_without_numbers_is_not_interleaved() -> None:
+    given = interleaved(given_of())
+    assert given.rival is not None
+    given.rival[0] = np.nan
+    found = ranked(given, rules_of())
+    assert found.teams is None
+    assert found.items.tolist() == best_first(given)[:5]
+
+
+def test_the_record_of_an_interleaved_list_repeats_it() -> None:
+    given = interleaved(given_of())
+    found = ranked(given, rules_of())
+    record = RankingRecord(7, given, found, challenger="shop-2")
+    read = decode_ranking(encode_ranking(record))
+    assert read.challenger == "shop-2"
+    assert read.ranked.teams is not None
+    assert found.teams is not None
+    assert read.ranked.teams.tolist() == found.teams.tolist()
+    again = ranked(replay_input(read, items=ITEMS), rules_of())
+    assert again.items.tolist() == found.items.tolist()
+    assert again.teams is not None
+    assert again.teams.tolist() == found.teams.tolist()

@@ -479,8 +479,6 @@ def _unusable(record: RankingRecord | str | None, catalogue: Catalogue) -> str |
         return f"with a damaged record: {record}"
     if record.catalogue_hash != catalogue.hash:
         return "of another catalogue"
-    if record.prepared is not None:
-        return "prepared ahead"
     if (record.ranked.propensities == 1).all():
         return "without exploration"
     return None
