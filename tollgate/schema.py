@@ -138,6 +138,7 @@ FIELDS_PARAMETER = "fields"  # declared fields; `fields_text`
 CHALLENGER_PARAMETER = "challenger"  # release of the challenger
 CANARY_PERCENT_PARAMETER = "canary_percent"
 CANARY_SEED_PARAMETER = "canary_seed"
+INTERLEAVED_PARAMETER = "interleaved"  # if both pick the items of a list in turns
 
 # Parameter that it adds to the feature step's, where the policy has lists.
 LISTS_PARAMETER = "lists"  # tollgate/store/id_lists.py

@@ -148,7 +148,12 @@ class Scorer:
             started_ns = time.perf_counter_ns()
             if isinstance(one, RankingRecord):
                 try:
-                    again = ranker.again(one, in_force=in_force[row], tolerance=0.0)
+                    alone = msgspec.structs.replace(one.given, rival=None)
+                    again = ranker.again(
+                        msgspec.structs.replace(one, given=alone),
+                        in_force=in_force[row],
+                        tolerance=0.0,
+                    )
                     best[row] = again.best
                 except Exception:  # noqa: BLE001 - onnxruntime's errors share no base
                     self._log_failure()

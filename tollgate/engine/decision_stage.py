@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -28,6 +28,7 @@ from tollgate.schema import (
     CANARY_PERCENT_PARAMETER,
     CANARY_SEED_PARAMETER,
     CHALLENGER_PARAMETER,
+    INTERLEAVED_PARAMETER,
     TRANSACTION,
     context_dtype,
 )
@@ -116,13 +117,16 @@ class Canary(msgspec.Struct, frozen=True):
         percent: Share of the ids, 0 to 100.
         seed: Seed of the hash that assigns ids to the share.
         entity: Entity whose ids are hashed: the first of the spec, or the transaction
-            if the spec has no entities.
+            if the spec has no entities or the canary is interleaved.
+        interleaved: True if the challenger answers no row alone: in the lists of its
+            share, both models pick the items in turns.
     """
 
     release: str
     percent: float
     seed: int
     entity: str
+    interleaved: bool = False
 
     def rows(self, context: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Return which rows of a batch the challenger answers; bool [N]."""
@@ -136,6 +140,31 @@ class Canary(msgspec.Struct, frozen=True):
         ]
         return in_share(ids, percent=self.percent, seed=self.seed)
 
+    def divide(
+        self, context: Array, output: Array, *, theirs: Callable[[], Array]
+    ) -> tuple[Array, Array | None, Array | None]:
+        """
+        Divide a batch between both models.
+
+        Args:
+            context: Of tollgate.schema.context_dtype; [N].
+            output: Output of the release's model; [N, ...].
+            theirs: Returns that of the challenger's.
+
+        Returns:
+            The output of the model that decides each row; which rows are the
+            challenger's, None if it is interleaved; and then its output where it is,
+            NaN in other rows, None for no row.
+        """
+        share = self.rows(context)
+        chosen = None if self.interleaved else share
+        if not share.any():
+            return output, chosen, None
+        if self.interleaved:
+            rival = np.where(share[:, None], theirs(), np.float32(np.nan))
+            return output, None, rival
+        return np.where(share[:, None], theirs(), output), chosen, None
+
 
 def read_canary(
     parameters: Mapping[str, str], entities: Sequence[str]
@@ -144,11 +173,13 @@ def read_canary(
     release = parameters.get(CHALLENGER_PARAMETER, "")
     if not release:
         return None
+    interleaved = INTERLEAVED_PARAMETER in parameters
     return Canary(
         release=release,
         percent=float(parameters[CANARY_PERCENT_PARAMETER]),
         seed=int(parameters[CANARY_SEED_PARAMETER]),
-        entity=entities[0] if entities else TRANSACTION,
+        entity=entities[0] if entities and not interleaved else TRANSACTION,
+        interleaved=interleaved,
     )
 
 
@@ -334,7 +365,7 @@ class DecisionStage:
             "error": errors,
             "release": releases,
         }
-        if self.canary is not None:
+        if self.canary is not None and batch.chosen is not None:
             columns["release"][batch.chosen] = self.canary.release.encode()
         if marks is not None and len(stored := np.flatnonzero(marks & STORED)):
             earlier = read_stored_decisions(context["earlier"][stored])

@@ -49,9 +49,12 @@ class RankingBatch(DecisionBatch, frozen=True, eq=False):
 
     Attributes:
         ranking: Ranking contexts, of `ranking_dtype`; [N], contiguous.
+        rival: Relevance by a challenger that is interleaved, NaN in rows where it is
+            not; float32 [N, C], None for no row.
     """
 
     ranking: Array
+    rival: Array | None = None
 
     @property
     def signed(self) -> Array:
@@ -203,6 +206,7 @@ class RankingStage(DecisionStage):
             excluded=excluded[excluded != NO_ITEM],
             available=available,
             fill=popular[popular != NO_ITEM],
+            rival=_rival(batch, row),
         )
 
     def _rank(self, batch: RankingBatch, row: int, given: RankingInput) -> RankedList:
@@ -241,6 +245,7 @@ class RankingStage(DecisionStage):
                     given,
                     ranked,
                     prepared_age_us=time_us - made_us if made_us else None,
+                    challenger=self._challenger_of(ranked),
                 )
             )
             for given, ranked, time_us, made_us in zip(
@@ -251,6 +256,12 @@ class RankingStage(DecisionStage):
                 strict=True,
             )
         ]
+
+    def _challenger_of(self, ranked: RankedList) -> str:
+        """Return the challenger whose items a list has; empty for none."""
+        if ranked.teams is None or self.canary is None:
+            return ""
+        return self.canary.release
 
     def columns(
         self, batch: DecisionBatch, decided: PolicyDecisions, *, marks: Array | None
@@ -281,6 +292,13 @@ class RankingStage(DecisionStage):
             source[row, :size][one.items == NO_ITEM] = b""
         lists = {"items": self._names[places], "scores": scores, "source": source}
         return lists | {name: columns[name] for name in _OTHERS}
+
+
+def _rival(batch: RankingBatch, row: int) -> Array | None:
+    """Return the challenger's relevance of an interleaved row; None for another."""
+    if batch.rival is None or np.isnan(batch.rival[row]).all():
+        return None
+    return np.asarray(batch.rival[row])
 
 
 def _best(ranked: RankedList | None) -> float:

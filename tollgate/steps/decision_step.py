@@ -212,7 +212,7 @@ class DecisionStep:
         window_s = policy.idempotency_s
         self._journal = open_journal(pb, heading, window_s=window_s, labels=labels)
         self._canary_journal = None
-        if canary is not None:
+        if canary is not None and not canary.interleaved:
             heading = structs.replace(heading, release=canary.release)
             labels["version"] += "-canary"
             self._canary_journal = open_journal(
@@ -322,13 +322,14 @@ class DecisionStep:
         packed = np.ascontiguousarray(triton.gather(inputs, CONTEXT))
         context = packed.view(self._dtype)[:, 0]
         output, bounds = triton.gather_rows(inputs, self.model_output)
-        chosen = None
+        chosen = rival = None
         if self.stage.canary is not None:
-            chosen = self.stage.canary.rows(context)
-            theirs = triton.gather(inputs, self.challenger_output)
-            output = np.where(chosen[:, None], theirs, output)
+            theirs = partial(triton.gather, inputs, self.challenger_output)
+            output, chosen, rival = self.stage.canary.divide(
+                context, output, theirs=theirs
+            )
         tensors = {name: triton.gather(inputs, name) for name in self.passed}
-        return self.batch_of(
+        batch = self.batch_of(
             tensors,
             context,
             output=output,
@@ -336,6 +337,7 @@ class DecisionStep:
             bounds=bounds,
             began_us=began_us,
         )
+        return batch if rival is None else structs.replace(batch, rival=rival)
 
     def batch_of(
         self,

@@ -65,7 +65,7 @@ def served(repository: Path, request: pytest.FixtureRequest) -> Iterator[Embedde
 
 
 def go(
-    served: Embedded, repository: Path, *, mode: str = "canary", percent: float
+    served: Embedded, repository: Path, *, percent: float, interleaved: bool = False
 ) -> None:
     """Let the server have a challenger."""
     release = read_release(repository, product="shop")
@@ -73,9 +73,10 @@ def go(
         release="shop-2",
         versions={**release.versions, "shop_model": 2},
         spec_hash=release.spec_hash,
-        mode=mode,  # type: ignore[arg-type]
+        mode="canary",
         percent=percent,
         seed=SEED,
+        interleaved=interleaved,
         actor="test",
         reason="test",
         time="2026-01-01T00:00:00Z",
@@ -144,6 +145,43 @@ def test_a_share_of_the_users_gets_the_challengers_lists(
             shown = records[f"{name.decode()} {one}"].ranked.items.tolist()
             assert [f"i{at}".encode() for at in shown] == row
     assert 0 < sum(in_share(encoded, percent=30.0, seed=SEED).tolist()) < len(USERS)
+
+
+def test_a_share_of_the_requests_is_interleaved(
+    served: Embedded, repository: Path
+) -> None:
+    """By request id; the record says whose pick each item is, once, as the answer."""
+    go(served, repository, percent=40.0, interleaved=True)
+    ids = [f"i{one}-{user}" for one, user in enumerate(USERS)]
+    share = in_share([one.encode() for one in ids], percent=40.0, seed=SEED).tolist()
+    assert 0 < sum(share) < len(ids)
+    lists = []
+    for at in (0, 20, 40):
+        answer = ask(served, USERS[at : at + 20], ids=ids[at : at + 20])
+        assert set(answer["release"][:, 0].tolist()) == {b"shop-1"}
+        lists += answer["items"].tolist()
+    records = records_of(served, "i", count=len(ids))
+    assert set(records) == {f"shop-1 {one}" for one in ids}
+    begun = set()
+    for name, items, mixed in zip(ids, lists, share, strict=True):
+        record = records[f"shop-1 {name}"]
+        if not mixed:
+            assert items == CHAMPION
+            assert (record.ranked.teams, record.challenger) == (None, "")
+            continue
+        assert record.ranked.teams is not None
+        teams = record.ranked.teams.tolist()
+        orders = {1: list(BY_POPULARITY), 2: BY_POPULARITY[::-1]}
+        drafted: list[bytes] = []
+        for team in teams:
+            drafted.append(next(one for one in orders[team] if one not in drafted))
+        assert drafted == items
+        assert [sorted(teams[:2]), sorted(teams[2:])] == [[1, 2], [1, 2]]
+        assert record.challenger == "shop-2"
+        begun.add(teams[0])
+        repeated = ask(served, ["somebody"], ids=[name], dry_run=True)
+        assert repeated["items"].tolist() == [items]
+    assert begun == {1, 2}
 
 
 def test_without_a_challenger_nothing_of_it_is_left(

@@ -83,6 +83,14 @@ def start(
             help="Percentage of customers that a canary answers.", min=0, max=100
         ),
     ] = 5.0,
+    interleave: Annotated[
+        bool,
+        typer.Option(
+            "--interleave",
+            help="Of a canary of a product that ranks: in that percentage of requests, "
+            "both releases pick the items of the list in turns.",
+        ),
+    ] = False,
     force: Annotated[
         bool,
         typer.Option(
@@ -103,6 +111,8 @@ def start(
     # A shadow decides for no caller, so no second person must confirm it.
     asks = require_approval if mode == "canary" else False
     chosen = settings_of(repository, product, state, asks)
+    if interleave and mode != "canary":
+        raise InputError("--interleave", "a shadow answers nobody; --mode canary")
     who = actor or getpass.getuser()
     with open_for_changes(chosen) as folder:
         snapshot = RepositorySnapshot(folder)
@@ -115,6 +125,7 @@ def start(
             percent=percent,
             actor=who,
             reason=reason,
+            interleaved=interleave,
         )
         _require_scorable(folder, changed)
         if mode == "canary" and not force:
@@ -291,7 +302,8 @@ def _print_next_steps(chosen: Settings, changed: Release) -> None:
     there = changed.challenger
     if there is not None:
         verb = "would be on trial" if chosen.require_approval else "on trial"
-        share = f", {there.percent:g} % of customers" if there.percent else ""
+        rows = "requests, interleaved" if there.interleaved else "customers"
+        share = f", {there.percent:g} % of {rows}" if there.percent else ""
         console.result(f"{verb} {there.release}, {there.mode}{share}")
 
 

@@ -41,6 +41,8 @@ class Challenger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
             answers a share of the customers.
         percent: That share, 0 to 100; a customer in it stays in it when it grows.
         seed: Seed of the choice of customers.
+        interleaved: True for a canary that answers no customer: in that share of the
+            requests, champion and challenger pick the items of the list in turns.
         time: Start of the trial, RFC 3339 in UTC.
     """
 
@@ -50,6 +52,7 @@ class Challenger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     mode: Literal["shadow", "canary"]
     percent: Annotated[float, msgspec.Meta(ge=0, le=100)] = 0.0
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = 0
+    interleaved: bool = False
     actor: str
     reason: str
     time: UtcTime

@@ -36,6 +36,7 @@ from tollgate.schema import (
     ENTITY_NAMES_PARAMETER,
     FEATURE_NAMES_PARAMETER,
     FIELDS_PARAMETER,
+    INTERLEAVED_PARAMETER,
     LISTS_PARAMETER,
     RANKER_PARAMETER,
     RELEASE_PARAMETER,
@@ -68,7 +69,8 @@ def features_parameters(policy: Policy, product: str) -> Parameters:
 
 def canary_parameters(challenger: Challenger) -> Parameters:
     """Return the decision step's parameters for a canary: name, share and seed."""
-    return {
+    more = {INTERLEAVED_PARAMETER: "1"} if challenger.interleaved else {}
+    return more | {
         CHALLENGER_PARAMETER: challenger.release,
         CANARY_PERCENT_PARAMETER: repr(challenger.percent),
         CANARY_SEED_PARAMETER: str(challenger.seed),

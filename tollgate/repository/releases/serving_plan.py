@@ -126,6 +126,9 @@ def _canary_part(models: Product, release: Release, canary: Challenger) -> Part:
     if canary.spec_hash != release.spec_hash or not same:
         problem = "a canary has the features and the policy of the release"
         raise RepositoryError(path, problem, where="challenger")
+    if canary.interleaved and not models.ranks:
+        problem = f"{models.name} decides: only lists can be interleaved"
+        raise RepositoryError(path, problem, where="challenger.interleaved")
     decision, wanted = models.steps[models.decision_step], models.challenger_output
     if wanted not in {one.name for one in decision.input}:
         file = models.config_path(models.decision_step)

@@ -45,6 +45,7 @@ def with_challenger(
     percent: float,
     actor: str,
     reason: str,
+    interleaved: bool = False,
 ) -> Release:
     """
     Describe the release that answers, with a challenger next to it.
@@ -55,6 +56,8 @@ def with_challenger(
     Args:
         versions: Version per step in which the challenger differs.
         percent: Share of the customers that a canary answers; above 0, to 100.
+        interleaved: True if a canary of a product that ranks is interleaved with the
+            release in that share of the requests.
 
     Raises:
         InputError: There is no such step, or the share is not valid.
@@ -89,6 +92,7 @@ def with_challenger(
         mode=mode,
         percent=_share(percent) if mode == "canary" else 0.0,
         seed=_seed(name, entries) if mode == "canary" else 0,
+        interleaved=interleaved,
         actor=actor,
         reason=reason,
         time=now_text(),

@@ -163,7 +163,7 @@ class FusedForm(FeatureStep):
         """Run model and decision; a request that the model refuses fails alone."""
         began_us = time.monotonic_ns() // 1000
         try:
-            output, chosen = self._run_model(scored)
+            output, chosen, rival = self._run_model(scored)
         except Exception as error:  # noqa: BLE001 - onnxruntime's errors share no base
             if len(scored.requests) == 1:
                 text = f"onnxruntime: {' '.join(str(error).split())}"
@@ -181,25 +181,34 @@ class FusedForm(FeatureStep):
             bounds=scored.bounds,
             began_us=time.monotonic_ns() // 1000,
         )
+        if rival is not None:
+            batch = msgspec.structs.replace(batch, rival=rival)
         return self._decision.answer(scored.requests, batch)
 
-    def _run_model(self, scored: _ScoredRequests) -> tuple[Array, Array | None]:
+    def _run_model(
+        self, scored: _ScoredRequests
+    ) -> tuple[Array, Array | None, Array | None]:
         """
-        Return the model's output for all rows, and which rows the challenger decides.
+        Run the models; return what `Canary.divide` does.
 
-        A batch in which no row needs any skips the model.
+        A batch in which no row needs any skips the models.
         """
         context, tensors = scored.context, scored.tensors
-        canary = self._decision.stage.canary
-        chosen = None if canary is None else canary.rows(context)
-        if not self._decision.needs_model(context, tensors):
-            return np.zeros((len(context), self._width), np.float32), chosen
-        output = self._model.probabilities(_vectors(self._model, tensors))
-        if chosen is not None and self._challenger is not None and chosen.any():
-            vectors = _vectors(self._challenger, tensors)
-            theirs = self._challenger.probabilities(vectors)
-            output = np.where(chosen[:, None], theirs, output)
-        return output, chosen
+        canary, challenger = self._decision.stage.canary, self._challenger
+        if self._decision.needs_model(context, tensors):
+            output = self._model.probabilities(_vectors(self._model, tensors))
+        else:
+            output = np.zeros((len(context), self._width), np.float32)
+            challenger = None
+        if canary is None:
+            return output, None, None
+
+        def theirs() -> Array:
+            if challenger is None:
+                return output
+            return challenger.probabilities(_vectors(challenger, tensors))
+
+        return canary.divide(context, output, theirs=theirs)
 
 
 class FusedStep(FusedForm):
