@@ -224,18 +224,25 @@ class FusedRankingStep(FusedForm, CandidateStep):
     first = CandidateStep
     last = RankingStep
 
-    def _run_model(self, scored: _ScoredRequests) -> tuple[Array, Array | None]:
-        """Run the model for the rows whose relevance was not prepared."""
+    def _run_model(
+        self, scored: _ScoredRequests
+    ) -> tuple[Array, Array | None, Array | None]:
+        """Run the models for the rows whose relevance was not prepared."""
         step = self._decision
         assert isinstance(step, RankingStep)
         needed = step.rows_to_score(scored.context, scored.tensors)
         if needed.all() or not needed.any():
             return super()._run_model(scored)
-        found, _ = super()._run_model(scored.rows(needed))
-        output = np.zeros((len(needed), self._width), np.float32)
-        output[needed] = found
+        shape = (len(needed), self._width)
+        output, rival = np.zeros(shape, np.float32), None
+        output[needed], chosen, theirs = super()._run_model(scored.rows(needed))
+        if theirs is not None:
+            rival = np.full(shape, np.nan, np.float32)
+            rival[needed] = theirs
         canary = step.stage.canary
-        return output, None if canary is None else canary.rows(scored.context)
+        if canary is not None and chosen is not None:
+            chosen = canary.rows(scored.context)
+        return output, chosen, rival
 
 
 class _ScoredRequests(msgspec.Struct, frozen=True, eq=False):
