@@ -32,13 +32,8 @@ def release(tmp_path_factory: pytest.TempPathFactory) -> PreparedRelease:
 @pytest.fixture
 def stage(release: PreparedRelease) -> CandidateStage:
     """Its stage, which uses what RANKER prepared."""
-    form = release.spec.history
-    assert form is not None
     return CandidateStage(
-        release.stage.catalogue,
-        release.stage._session,
-        history=form.most,
-        ranker=RANKER,
+        release.stage.catalogue, release.stage._session, release.spec, ranker=RANKER
     )
 
 
@@ -102,7 +97,7 @@ def test_each_row_gets_its_own(stage: CandidateStage, release: PreparedRelease) 
     assert first["relevance"][:3].tolist() == [0.25, 0.5, 0.0]
     assert not found.features[0].any()
     assert not found.ranking["prepared_us"][1:].any()
-    plain = CandidateStage(stage.catalogue, stage._session, history=20)
+    plain = CandidateStage(stage.catalogue, stage._session, release.spec)
     expected = plain.fill(batch_of(6), history, available=available)
     np.testing.assert_array_equal(found.features[1:], expected.features[1:])
     assert found.ranking[1:].tobytes() == expected.ranking[1:].tobytes()
