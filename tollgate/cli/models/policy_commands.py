@@ -235,6 +235,11 @@ def simulate(
         )
         return
 
+    columns = {"--user": user, "--item": item, "--time": event_time, "--action": action}
+    for option, value in columns.items():
+        if value is not None:
+            raise InputError(option, "goes with --events")
+
     from tollgate.audit.chain.links import link_paths
     from tollgate.audit.releases.archived_release import recorded_outcomes
     from tollgate.redecide import compare_policies, draw, read_rows

@@ -339,3 +339,17 @@ def test_without_exploration_there_is_no_estimate(
             within_s=60,
         )
     assert "10 without exploration" in str(no.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--user", "who"], "--user: goes with --events"),
+        (["--events", "e.csv", "--user", "who"], "--events: needs --user, --item"),
+    ],
+)
+def test_wrong_options_are_refused(words: list[str], problem: str) -> None:
+    command = ["policy", "simulate", "new.yaml", "--on", "journal", *words]
+    done = CliRunner().invoke(app, command)
+    assert isinstance(done.exception, InputError)
+    assert problem in str(done.exception)
