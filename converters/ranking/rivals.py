@@ -22,9 +22,9 @@ from converters.ranking.splits import Queries, Split
 NEIGHBOUR_COUNTS = (20, 50, 100, 200, 500, 1_000)
 SHRINKAGES = (0.0, 10.0, 50.0, 200.0)
 WEIGHTINGS = ("cosine", "BM25")
-ALS_FACTORS = (16, 32, 64, 128)
-ALS_REGULARIZATIONS = (0.01, 0.1, 1.0)
-ALS_ALPHAS = (1.0, 5.0, 20.0)
+ALS_FACTORS = (8, 16, 32, 64, 128)
+ALS_REGULARIZATIONS = (0.1, 1.0, 10.0)
+ALS_ALPHAS = (0.2, 1.0, 5.0, 20.0)
 ALS_ITERATIONS = (10, 20)
 # Of BM25, as usual in search.
 _SATURATION, _LENGTH_SHARE = 1.2, 0.75
