@@ -125,6 +125,24 @@ def test_without_rules_the_list_is_in_the_order_of_relevance() -> None:
     assert not found.explored.any()
 
 
+def test_popular_candidates_stay_in_their_order_with_the_scores_of_the_model() -> None:
+    """Of a user without events; one candidate from elsewhere makes it the model's."""
+    given = given_of(count=20)
+    order = given.candidates[:20].tolist()
+    popular = replace(given, sources=np.full(22, 2, np.uint8))
+    found = ranked(popular, rules_of())
+    assert found.items.tolist() == order
+    wanted = sorted(given.relevance[:20].tolist(), reverse=True)
+    assert found.scores.tolist() == wanted
+    last = RankingRule("up", "shop", "boost", offset=100.0, items=(b"i%d" % order[-1],))
+    boosted = ranked(popular, rules_of(last))
+    assert boosted.items.tolist() == [order[-1], *order[:-1]]
+    one_similar = np.full(22, 2, np.uint8)
+    one_similar[7] = 1
+    found = ranked(replace(given, sources=one_similar), rules_of())
+    assert found.items.tolist() == best_first(given)
+
+
 def test_items_out_of_stock_excluded_or_just_bought_are_not_shown() -> None:
     given = given_of(count=8)
     order = best_first(given)
