@@ -240,3 +240,20 @@ def _tenths(expected: _I64, actual: _I64) -> tuple[_I64, _I64]:
         np.bincount(groups, weights=one).astype(np.int64) for one in (expected, actual)
     ]
     return joined[0], joined[1]
+
+
+def sign_test(wins: int, losses: int) -> float:
+    """
+    Return the two-sided p-value of the sign test; ties are left out before.
+
+    It is exact: twice the chance of so few heads among fair coins, at most 1.
+
+    Source: Conover (1999), "Practical Nonparametric Statistics", 3.4.
+    """
+    count = wins + losses
+    tail = chosen = 1
+    for at in range(min(wins, losses)):
+        chosen = chosen * (count - at) // (at + 1)
+        tail += chosen
+    # A ratio of whole numbers of any size, rounded once.
+    return min(1.0, 2 * tail / (1 << count)) if count else 1.0

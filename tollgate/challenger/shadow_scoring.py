@@ -230,8 +230,7 @@ def columns_for(recorded: FeatureSpec, other: OpenedRelease) -> list[int]:
 
 def _require_catalogue(recorded: OpenedRelease, other: OpenedRelease) -> None:
     ours, theirs = (
-        Catalogue.load(one.files.path(CATALOGUE_FILE).parent)
-        for one in (recorded, other)
+        Catalogue.decode(one.files.read(CATALOGUE_FILE)) for one in (recorded, other)
     )
     if ours.hash != theirs.hash:
         problem = (

@@ -6,9 +6,7 @@ docs/monitor.md explains the figures.
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -147,12 +145,10 @@ def list_reader(
     """
     if CATALOGUE_FILE not in files:
         return None
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / CATALOGUE_FILE).write_bytes(files[CATALOGUE_FILE])
-        try:
-            return ListReader(Catalogue.load(Path(folder)), spec)
-        except RepositoryError as exc:
-            return f"its {CATALOGUE_FILE} {exc.problem}"
+    try:
+        return ListReader(Catalogue.decode(files[CATALOGUE_FILE]), spec)
+    except RepositoryError as exc:
+        return f"its {CATALOGUE_FILE} {exc.problem}"
 
 
 def _less_popular(popularity: F32) -> F64:

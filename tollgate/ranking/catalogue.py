@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import itertools
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -182,8 +183,22 @@ class Catalogue(msgspec.Struct, frozen=True, eq=False, dict=True):
             RepositoryError: The file is missing or damaged, or its parts do not fit.
         """
         path = folder / CATALOGUE_FILE
+        return Catalogue._read(path, path)
+
+    @staticmethod
+    def decode(content: bytes) -> Catalogue:
+        """
+        Read the content of a CATALOGUE_FILE.
+
+        Raises:
+            RepositoryError: It is damaged, or its parts do not fit.
+        """
+        return Catalogue._read(io.BytesIO(content), CATALOGUE_FILE)
+
+    @staticmethod
+    def _read(content: Path | IO[bytes], path: object) -> Catalogue:
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with np.load(content, allow_pickle=False) as file:
                 values: dict[str, Any] = {name: file[name] for name in file.files}
         except FileNotFoundError as error:
             raise RepositoryError(path, "no such file") from error

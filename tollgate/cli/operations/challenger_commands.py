@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tollgate.cli import console, running_server
+from tollgate.cli.decisions.journal_commands import Folder, Keys
 from tollgate.cli.metrics_port import (
     LOOPBACK,
     MetricsHost,
@@ -443,6 +444,30 @@ def report(
             help="Challenger to report; if omitted, the one on trial, or the last one."
         ),
     ] = None,
+    events: Annotated[
+        Path | None,
+        typer.Option(
+            help="Table of what users did: credit it to the releases of interleaved "
+            "lists instead. Needs --user, --item and --time.",
+        ),
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Column of --events with the ids of users.")
+    ] = None,
+    item: Annotated[
+        str | None, typer.Option(help="Column of --events with the ids of items.")
+    ] = None,
+    event_time: Annotated[
+        str | None, typer.Option("--time", help="Column with the times of the events.")
+    ] = None,
+    action: Annotated[
+        str | None, typer.Option(help="Column with view, cart or purchase.")
+    ] = None,
+    within: Annotated[
+        str, typer.Option(help="Time after a list in which an event counts.")
+    ] = "1d",
+    folder: Folder = None,
+    keys: Keys = None,
     as_json: Json = False,
     picture: Picture = None,
     repository: Repository = None,
@@ -452,7 +477,8 @@ def report(
     """
     Report a trial so far: flips, money, scores, times, errors, gates.
 
-    Exit status 1: a gate is broken.
+    Exit status 1: a gate is broken. With --events: report which release users prefer,
+    from the interleaved lists of the sealed journal.
     """
 
     from tollgate.challenger.trial_gates import broken
@@ -461,6 +487,26 @@ def report(
     from tollgate.repository.releases.served_versions import served_policy, served_spec
 
     chosen = console.settings(repository=repository, product=product, state=state)
+    if events is not None:
+        if user is None or item is None or event_time is None:
+            raise InputError("--events", "needs --user, --item and --time, its columns")
+        if picture is not None:
+            raise InputError("--picture", "does not go with --events")
+        _report_interleaving(
+            chosen,
+            events,
+            columns={"user": user, "item": item, "time": event_time, "action": action},
+            challenger=name or "",
+            within=within,
+            folder=folder,
+            keys=keys,
+            as_json=as_json,
+        )
+        return
+    options = {"--user": user, "--item": item, "--time": event_time, "--action": action}
+    for option, value in (*options.items(), ("--folder", folder), ("--keys", keys)):
+        if value is not None:
+            raise InputError(option, "goes with --events")
     with open_for_reading(chosen) as repository_here:
         trial = _trial_state(chosen, repository_here, name=name)
         gates = read_gates(repository_here, product=chosen.product)
@@ -483,6 +529,85 @@ def report(
         console.say(f"drawn: {picture}")
     if broken(list(summary.verdicts)):
         raise typer.Exit(_BROKEN)
+
+
+def _report_interleaving(
+    chosen: Settings,
+    events: Path,
+    *,
+    columns: Mapping[str, str | None],
+    challenger: str,
+    within: str,
+    folder: Path | None,
+    keys: Path | None,
+    as_json: bool,
+) -> None:
+    """Credit events to the releases of interleaved lists, and print the result."""
+    from converters.ranking.interactions import read_interactions
+    from tollgate.audit.chain.links import link_paths, no_journal
+    from tollgate.audit.releases.archive import ReleaseArchive
+    from tollgate.audit.worker.pseudonyms import FILE, Subjects
+    from tollgate.challenger.interleaving import ItemEvents, compare_interleaved
+    from tollgate.cli.decisions.journal_commands import (
+        default_folder,
+        default_keys,
+        journal_chain,
+        seconds,
+    )
+
+    within_s = seconds(within, flag="--within")
+    place = folder or default_folder(chosen)
+    if not link_paths(place):
+        raise no_journal(place)
+    keys = keys or default_keys(place)
+    if not (keys / FILE).is_file():
+        raise InputError(keys, "holds no keys of subjects, which find users' lists")
+    read = read_interactions(
+        events,
+        user=columns["user"] or "",
+        item=columns["item"] or "",
+        time=columns["time"] or "",
+        action=columns["action"],
+    )
+    chain = journal_chain(place, None, product=chosen.product)
+    subjects = Subjects(keys)
+    found = compare_interleaved(
+        chain,
+        ReleaseArchive(chain),
+        repository=chosen.repository_path,
+        challenger=challenger,
+        events=ItemEvents(
+            users=[read.user_ids[one] for one in read.users],
+            items=[read.item_ids[one].decode() for one in read.items],
+            time_us=read.time_us,
+            actions=read.actions,
+        ),
+        subjects=subjects,
+        within_s=within_s,
+    )
+    subjects.close()
+    if as_json:
+        console.print_json(found)
+        return
+    console.result(
+        f"interleaved: {found.challenger} with {found.champion}; {found.lists:,} lists "
+        f"of {found.users:,} users, events within {within}; by event: items with one "
+        "by the release that picked them, users with more of them for "
+        f"{found.challenger} or against it; share at 95 %, sign test"
+    )
+    table = console.number_table(
+        *("event", found.champion, found.challenger),
+        *("for", "against", "ties", "share", "p"),
+    )
+    for one in found.preferences:
+        table.add_row(
+            one.action,
+            *(f"{n:,}" for n in (one.champion, one.challenger)),
+            *(f"{n:,}" for n in (one.wins, one.losses, one.ties)),
+            _percent(one.share),
+            f"{one.p_value:.2g}",
+        )
+    console.out.print(table, highlight=False)
 
 
 def run(
