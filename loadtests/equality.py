@@ -2,7 +2,8 @@
 Compare the forms of the engine bit by bit: `python -m loadtests.equality`.
 
 The same rows in the same order go through the served ensemble, the served fused form,
-and the local form over a Redis and in memory, each with compiled loops and with NumPy.
+the local form over a Redis and in memory, and a device that serves a bundle, each with
+compiled loops and with NumPy.
 The command prints how many bits of features, answers and journal records differ from
 those of the ensemble with compiled loops.
 
@@ -38,6 +39,10 @@ from loadtests.harness import (
 )
 from tollgate import Engine
 from tollgate.compiled import COMPILED_VARIABLE
+from tollgate.edge.bundle import make_keys, read_private_key
+from tollgate.edge.device import Device
+from tollgate.edge.packing import pack
+from tollgate.edge.service import DeviceServer
 from tollgate.errors import ServerError
 from tollgate.features.spec.feature_spec import FeatureSpec, all_fields, wire_inputs
 from tollgate.journal.decision_record import decode_chunk
@@ -60,7 +65,8 @@ from tollgate.store.memory_store import MemoryStore
 from tollgate_client import Client
 
 PRODUCTS = tuple(product_names(REPOSITORY))
-FORMS = ("ensemble", "fused", "local redis", "local memory")
+FORMS = ("ensemble", "fused", "local redis", "local memory", "device")
+_IN_FILES = ("local memory", "device")  # their journal is in a folder
 LOOPS = ("compiled", "numpy")
 LEFT_OUT = (
     *("writer", "first_sequence", "decided_us"),
@@ -152,14 +158,6 @@ def traffic(
     return requests, again + other
 
 
-def forms_of(product: str) -> tuple[str, ...]:
-    """Return the forms that a product can have; a store in memory sums no tiles."""
-    entities = served_spec(REPOSITORY, product=product).entities
-    if any(one.tiles for one in entities):
-        return tuple(form for form in FORMS if form != "local memory")
-    return FORMS
-
-
 def _spoil(columns: dict[str, Any], spec: FeatureSpec, row: int, *, kind: int) -> None:
     """Make a row bad."""
     if kind <= 1 and not spec.amount:
@@ -227,6 +225,16 @@ def open_form(
         ) as engine:
             yield _Form(_locally(engine), lambda: [], lambda count: None)
         return
+    if form == "device":
+        with ExitStack() as stack:
+            device = stack.enter_context(
+                open_device(repository, product, folder=folder)
+            )
+            device.load_lists(lists)
+            served = stack.enter_context(DeviceServer(device, address="127.0.0.1:0"))
+            caller = stack.enter_context(_caller(f"127.0.0.1:{served.port}", spec))
+            yield _Form(_served(caller), lambda: [], lambda count: None)
+        return
     with ExitStack() as stack:
         if form == "local redis":
             url = stack.enter_context(EmbeddedRedis(folder)).url
@@ -254,15 +262,7 @@ def open_form(
             )
             yield _Form(_locally(engine), chunks, lambda count: None)
             return
-        caller = stack.enter_context(
-            Client(
-                server.grpc_url,
-                product=product,
-                inputs=wire_inputs(spec),
-                fields=all_fields(spec),
-                timeout_s=60.0,
-            )
-        )
+        caller = stack.enter_context(_caller(server.grpc_url, spec))
 
         def wait(count: int) -> None:
             until_s = time.monotonic() + _PATIENCE_S
@@ -277,6 +277,26 @@ def open_form(
             time.sleep(_STORED_S)
 
         yield _Form(_served(caller), chunks, wait)
+
+
+def _caller(address: str, spec: FeatureSpec) -> Client:
+    return Client(
+        address,
+        product=spec.product,
+        inputs=wire_inputs(spec),
+        fields=all_fields(spec),
+        timeout_s=60.0,
+    )
+
+
+def open_device(repository: Path, product: str, *, folder: Path) -> Device:
+    """Pack a product, and open the bundle as a device in the same folder."""
+    private, public = folder / "release.key", folder / "release.pub"
+    make_keys(private, public)
+    bundle = folder / "release.bundle"
+    key = read_private_key(private)
+    pack(repository, product=product, key=key, out=bundle)
+    return Device.open(bundle, key=public, state=folder / "device")
 
 
 def _locally(engine: Engine) -> Decide:
@@ -327,8 +347,9 @@ def run_form(
         for one in again:
             result.answers += _packed(opened.decide(one))
         chunks = opened.chunks()
-    if form == "local memory":
-        spool = JournalSpool(folder / "journal" / product, product=product)
+    if form in _IN_FILES:
+        journal = folder / ("device/journal" if form == "device" else "journal")
+        spool = JournalSpool(journal / product, product=product)
 
         def take(some: Sequence[bytes]) -> int:
             chunks.extend(some)
@@ -469,7 +490,7 @@ def measure(options: argparse.Namespace) -> Report:
     for product in PRODUCTS:
         wanted: Result | None = None
         for loops in LOOPS:
-            for form in forms_of(product):
+            for form in FORMS:
                 say(f"{product}: {form}, {loops}")
                 numbers = {"rows": rows, "seed": options.seed, "newest_us": newest_us}
                 found = run_apart(form, loops, product, **numbers)

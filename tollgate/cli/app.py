@@ -301,6 +301,7 @@ _group(
 )
 _command("edge key", edge.key, "release.key release.pub")
 _command("edge pack", edge.pack, "fraud --key release.key --out fraud.bundle")
+_command("edge run", edge.run, "fraud.bundle --key release.pub --state device")
 _group(
     "lists",
     _OPERATORS,

@@ -19,7 +19,6 @@ from tollgate.repository.releases.release_file import (
 )
 from tollgate.repository.releases.release_history import TRIAL_ACTIONS, read_history
 from tollgate.repository.releases.served_versions import load_policy_of, released_spec
-from tollgate.store.memory_store import require_exact
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -48,7 +47,6 @@ def pack(
     policy = f"{folder[models.decision_step]}/{POLICY_FILE}"
     model = f"{folder[models.model_step]}/{MODEL_FILE}"
     spec = released_spec(release, models)
-    require_exact(spec)
     load_policy_of((repository / policy).parent, spec)
     require_whole(repository / model)
     names = [f"{product}/{RELEASE_FILE}", features, policy, model]

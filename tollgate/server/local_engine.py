@@ -6,7 +6,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -60,6 +60,7 @@ from tollgate.steps.step_journal import StepJournal
 from tollgate.store.event_writer import EventWriter
 from tollgate.store.id_lists import LookupList
 from tollgate.store.redis.cluster_store import open_store
+from tollgate.store.redis.redis_store import RedisStore
 from tollgate.store.stock_view import StockView, open_stock
 from tollgate.store.store_events import Purchases
 from tollgate.store.store_opening import StoreSettings, chain_over
@@ -83,6 +84,33 @@ class RankingParts(msgspec.Struct, frozen=True, eq=False):
 
     retrieval: OnnxSession
     catalogues: tuple[Catalogue, Catalogue]
+
+
+class EngineStore(Protocol):
+    """The store of an engine; `url` is the address of a Redis, empty without one."""
+
+    @property
+    def store(self) -> RedisStore:
+        """Return the store that the stages use."""
+
+    @property
+    def url(self) -> str:
+        """Return the address of the Redis."""
+
+    def save(self) -> None:
+        """Save what is not saved at each decision."""
+
+    def close(self) -> None:
+        """Save, and free the store for others."""
+
+
+class EngineModel(Protocol):
+    """The model of an engine; `exact` where it gets features in float64."""
+
+    exact: bool
+
+    def probabilities(self, features: Array) -> Array:
+        """Compute probabilities, float32 [N, K], of features [N, F]."""
 
 
 class Engine:
@@ -109,18 +137,18 @@ class Engine:
         self,
         spec: FeatureSpec,
         policy: Policy,
-        model: ScoringModel,
+        model: EngineModel,
         *,
         ranking: RankingParts | None = None,
         release: str,
-        store: LocalStore,
+        store: EngineStore,
         journal: StepJournal | None = None,
         lists: Sequence[LookupList] = (),
         store_deadline_s: float = STORE_DEADLINE_S,
     ) -> None:
         self._spec = spec
+        self._policy = policy
         self._model = model
-        self._labels = len(policy.labels)
         self._store = store
         self._journal = journal
         self._closed = False
@@ -132,34 +160,49 @@ class Engine:
         self._chain = chain_over(spec, store.store, settings=settings, lists=lists)
         self._features = FeatureStage(spec, self._chain, share=DryShare(0.0))
         self._writer = EventWriter(spec, store.store)
-        hysteresis = None
+        self._hysteresis = None
         if policy.hysteresis is not None:
             states = store.store
             if store.url:  # while a Redis is away, its prober uses that connection
                 states = open_store(store.url, deadline_s=store_deadline_s)
-            hysteresis = HysteresisStage(
+            self._hysteresis = HysteresisStage(
                 policy.hysteresis, product=policy.product, store=states
             )
         self._ranker = None
-        self._decision: DecisionStage
         if ranking is not None:
             self._ranker = _Ranker(spec, policy, ranking, store=store)
-            self._decision = RankingStage(
-                policy,
-                ranking.catalogues[1],
+        self._decision = self._stage(release)
+
+    def _stage(self, release: str) -> DecisionStage:
+        if self._ranker is not None:
+            return RankingStage(
+                self._policy,
+                self._ranker.catalogue,
                 available=self._ranker.available,
                 release=release,
-                spec_hash=spec.spec_hash,
-                fields=spec.field_names,
+                spec_hash=self._spec.spec_hash,
+                fields=self._spec.field_names,
             )
-        else:
-            self._decision = DecisionStage(
-                policy,
-                release=release,
-                spec_hash=spec.spec_hash,
-                fields=spec.field_names,
-                hysteresis=hysteresis,
-            )
+        return DecisionStage(
+            self._policy,
+            release=release,
+            spec_hash=self._spec.spec_hash,
+            fields=self._spec.field_names,
+            hysteresis=self._hysteresis,
+        )
+
+    def replace_model(
+        self, model: EngineModel, *, release: str, journal: StepJournal | None
+    ) -> None:
+        """
+        Decide by another model from now on, with the same features and policy.
+
+        Args:
+            release: Name of the release in answers.
+            journal: Gets the decisions from now on; the one before is not closed.
+        """
+        self._model, self._journal = model, journal
+        self._decision = self._stage(release)
 
     @classmethod
     def open(
@@ -190,9 +233,9 @@ class Engine:
             RepositoryError: The release cannot be read, or its files do not fit.
             SpecError: The features.yaml cannot be used.
             PolicyError: The policy.yaml cannot be used.
-            InputError: The store is none of these, its file is damaged, or the features
-                need Redis.
-            SetupError: The store is in use, or cannot be read or written.
+            InputError: The store is none of these, or its file is damaged.
+            SetupError: The store is in use, or cannot be read or written; or the
+                features have a hop, and there is no Lua.
             JournalError: The journal's folder cannot be written, or the store has no
                 stream.
         """
@@ -518,7 +561,7 @@ class Engine:
     def _probabilities(self, batch: Batch, features: Array, context: Array) -> Array:
         """Run the model, unless no row needs it."""
         if not self._decision.needs_model(context, features):
-            return np.zeros((len(context), self._labels), np.float32)
+            return np.zeros((len(context), len(self._policy.labels)), np.float32)
         vectors = features
         if self._model.exact:
             vectors = exact_features(
@@ -587,13 +630,13 @@ class _Ranker:
         policy: Policy,
         parts: RankingParts,
         *,
-        store: LocalStore,
+        store: EngineStore,
     ) -> None:
         rules = policy.ranking
         assert rules is not None
         first, last = parts.catalogues
         self.candidates = CandidateStage(first, parts.retrieval, spec)
-        self._catalogue = last
+        self.catalogue = last
         self._view: StockView = open_stock(
             store.url,
             last,
@@ -609,8 +652,8 @@ class _Ranker:
             self._available = self._view.available()
             return
         ids = [_bytes("out_of_stock", one) for one in out_of_stock]
-        places = self._catalogue.index_of(hash_words(ids))
-        self._available = np.ones(self._catalogue.size, np.bool_)
+        places = self.catalogue.index_of(hash_words(ids))
+        self._available = np.ones(self.catalogue.size, np.bool_)
         self._available[places[places >= 0]] = False
 
     def available(self) -> Array:

@@ -16,7 +16,8 @@ from tollgate.repository.atomic import replace_file
 from tollgate.server.processes.redis_server import EmbeddedRedis
 from tollgate.server.processes.state_lock import FolderLock
 from tollgate.store.fallback.circuit_breaker import BreakerRules
-from tollgate.store.memory_store import MemoryStore, require_exact
+from tollgate.store.lua_function import LuaFunction
+from tollgate.store.memory_store import MemoryStore
 from tollgate.store.redis.cluster_store import open_store
 from tollgate.store.redis.redis_store import RedisStore
 
@@ -36,9 +37,9 @@ class LocalStore:
         deadline_s: Deadline of a call of Redis, seconds.
 
     Raises:
-        InputError: The text is none of these, the file is damaged, or the features need
-            Redis.
-        SetupError: The file or the folder is in use, or cannot be read or written.
+        InputError: The text is none of these, or the file is damaged.
+        SetupError: The file or the folder is in use, or cannot be read or written; or
+            the features have a hop, and there is no Lua.
 
     Attributes:
         store: The store.
@@ -53,10 +54,10 @@ class LocalStore:
         kind, _, place = text.partition(":")
         with ExitStack() as stack:
             if text == MEMORY:
-                require_exact(spec)
+                _require_lua(spec)
                 self.store = MemoryStore()
             elif kind == MEMORY and place:
-                require_exact(spec)
+                _require_lua(spec)
                 self._file = Path(place).absolute()
                 stack.callback(_lock(self._file).release)
                 self.store = _read(self._file)
@@ -97,6 +98,12 @@ class LocalStore:
         with stack:
             self.save()
             self._file = None
+
+
+def _require_lua(spec: FeatureSpec) -> None:
+    """Fail now rather than at the first row, if tiles cannot be folded."""
+    if any(entity.tiles for entity in spec.entities):
+        LuaFunction()
 
 
 def _lock(file: Path) -> FolderLock:

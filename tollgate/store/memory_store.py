@@ -11,14 +11,13 @@ import hashlib
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import msgspec
 
 from tollgate import compiled
 from tollgate.errors import InputError, StoreError
-from tollgate.features.spec.feature_spec import FeatureSpec
 from tollgate.features.windows.entity_entries import (
     ENTRY,
     HEADER,
@@ -29,6 +28,7 @@ from tollgate.features.windows.entity_entries import (
     oldest_stored_us,
 )
 from tollgate.policy.hysteresis import apply_readings, unpack_settings
+from tollgate.store.lua_function import LuaFunction
 from tollgate.store.redis.redis_store import (
     HYSTERESIS,
     Answer,
@@ -197,22 +197,25 @@ def _merged(stored: bytes, event: bytes) -> bytes | None:
 
 _MAGIC = b"tollgate store 1\n"
 _DIGEST_BYTES = hashlib.sha256().digest_size
-_NEVER_MS = 0  # end of a key that does not expire
+NEVER_MS = 0  # end of a key that does not expire
 _LEAST_SWEPT = 4_096  # keys
 
 _Packed = list[tuple[bytes, bytes | list[bytes], int]]
+# The value of each key, and the time at which the key ends, ms since the epoch.
+Values = MutableMapping[bytes, tuple[bytes | set[bytes], int]]
 
 
 class MemoryStore(RedisStore):
     """
     Hold a store in this process; threads may share one.
 
-    Keys expire as in Redis. Values with tiles are refused (`require_exact`).
+    Keys expire as in Redis. Values with tiles need a Lua (`LuaFunction`).
 
     Args:
         content: The result of `pack`; None for an empty store.
         source: Names the content in errors, such as its file.
         clock_ms: The clock, ms since the epoch.
+        values: Holds the content; None for a dictionary.
 
     Raises:
         InputError: The content is damaged, or of another version.
@@ -224,12 +227,14 @@ class MemoryStore(RedisStore):
         *,
         source: object = "the store",
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        values: Values | None = None,
     ) -> None:
         self.deadline_s = 0.0
         self._clock_ms = clock_ms
         self._lock = threading.Lock()
-        self._values: dict[bytes, tuple[bytes | set[bytes], int]] = {}
+        self._values: Values = {} if values is None else values
         self._sweep_at = _LEAST_SWEPT
+        self._lua: LuaFunction | None = None
         if content is not None:
             self._values = {
                 key: (value if isinstance(value, bytes) else set(value), end_ms)
@@ -261,9 +266,7 @@ class MemoryStore(RedisStore):
         """
         with self._lock:
             now_ms = self._clock_ms()
-            if len(self._values) > self._sweep_at:
-                self._sweep(now_ms)
-                self._sweep_at = max(_LEAST_SWEPT, 2 * len(self._values))
+            self._sweep_if_due(now_ms)
             answers = [self._apply(call, mode, now_ms) for call, mode in calls]
             replies = [self._run_one(one, now_ms) for one in extra_commands]
         on_wait()
@@ -278,6 +281,8 @@ class MemoryStore(RedisStore):
 
     def _apply(self, call: Call, mode: Mode, now_ms: int) -> Answer:
         values = [self._bytes(key, now_ms) for key in call.keys]
+        if call.forms:
+            return self._apply_by_lua(call, mode, values=values, now_ms=now_ms)
         appended: dict[int, bytes] = {}
         if compiled.appends is not None:
             known = [value or b"" for value in values]
@@ -306,6 +311,19 @@ class MemoryStore(RedisStore):
         reads = mode in (Mode.DRY, Mode.WRITE)
         return found if reads else [], b"".join(statuses)
 
+    def _apply_by_lua(
+        self, call: Call, mode: Mode, *, values: list[bytes | None], now_ms: int
+    ) -> Answer:
+        if self._lua is None:
+            self._lua = LuaFunction()
+        arguments = (mode.value, call.arguments, call.events, call.forms)
+        found, statuses, changed = self._lua(call.keys, values, arguments)
+        settings = _ARGUMENTS.iter_unpack(call.arguments)
+        for key, (_, _, _, ttl_s, *_) in zip(call.keys, settings, strict=True):
+            if key in changed:
+                self._values[key] = changed[key], now_ms + ttl_s * 1_000
+        return found, statuses
+
     def _run_one(self, command: Command, now_ms: int) -> Any:
         """Run one command as Redis does; return its reply."""
         name, key, *rest = command
@@ -321,7 +339,7 @@ class MemoryStore(RedisStore):
         if name == b"SADD":
             members = self._found(key, now_ms)
             before = members if isinstance(members, set) else set()
-            self._values[key] = before | set(rest), _NEVER_MS
+            self._values[key] = before | set(rest), NEVER_MS
             return len(before | set(rest)) - len(before)
         if name == b"EVALSHA" and key == HYSTERESIS.sha:
             return self._apply_readings(rest[1:], now_ms)
@@ -341,15 +359,15 @@ class MemoryStore(RedisStore):
         value, *options = rest
         if b"NX" in options and self._found(key, now_ms) is not None:
             return None
-        end_ms = _NEVER_MS
+        end_ms = NEVER_MS
         if b"PX" in options:
             end_ms = now_ms + int(options[options.index(b"PX") + 1])
         self._values[key] = value, end_ms
         return b"OK"
 
     def _found(self, key: bytes, now_ms: int) -> bytes | set[bytes] | None:
-        value, end_ms = self._values.get(key, (None, _NEVER_MS))
-        if end_ms != _NEVER_MS and end_ms <= now_ms:
+        value, end_ms = self._values.get(key, (None, NEVER_MS))
+        if end_ms != NEVER_MS and end_ms <= now_ms:
             del self._values[key]
             return None
         return value
@@ -358,12 +376,18 @@ class MemoryStore(RedisStore):
         value = self._found(key, now_ms)
         return value if isinstance(value, bytes) else None
 
+    def _sweep_if_due(self, now_ms: int) -> None:
+        """Remove expired keys when the content has doubled since the last time."""
+        if len(self._values) > self._sweep_at:
+            self._sweep(now_ms)
+            self._sweep_at = max(_LEAST_SWEPT, 2 * len(self._values))
+
     def _sweep(self, now_ms: int) -> None:
         """Remove expired keys."""
         self._values = {
             key: (value, end_ms)
             for key, (value, end_ms) in self._values.items()
-            if end_ms == _NEVER_MS or end_ms > now_ms
+            if end_ms == NEVER_MS or end_ms > now_ms
         }
 
 
@@ -383,16 +407,3 @@ def _unpacked(content: bytes, source: object) -> _Packed:
         return msgspec.msgpack.decode(body, type=_Packed)
     except msgspec.MsgspecError as error:
         raise InputError(source, f"is damaged: {error}") from error
-
-
-def require_exact(spec: FeatureSpec) -> None:
-    """
-    Refuse a spec with tiles.
-
-    Raises:
-        InputError: An entity has a `hop`: only Redis folds events into tiles.
-    """
-    for name, entity in zip(spec.entity_names, spec.entities, strict=True):
-        if entity.tiles:
-            problem = "has a hop, which a store in memory cannot sum; use Redis"
-            raise InputError("features.yaml", problem, where=name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import struct
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +12,6 @@ from typing import Any
 import grpc
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tollgate.schema import (
@@ -23,12 +21,21 @@ from tollgate.schema import (
     DRY_RUN,
     EVENT_TIME,
     LIST_SIZE,
-    MAX_BATCH_ROWS,
     MAX_LIST_SIZE,
     RANKED_TYPES,
     REASON_SEPARATOR,
     REQUEST_ID,
     TRANSACTION_ID,
+)
+from tollgate.server.wire_tensors import (
+    Column,
+    Refused,
+    all_refused,
+    columns_of,
+    encode_column,
+    parameter_error,
+    parameters_of,
+    wire_type,
 )
 from tollgate.testing.script import (
     Answer,
@@ -42,105 +49,8 @@ from tollgate.testing.script import (
 )
 from tollgate.validation import check_rows
 
-# Decode requests and encode responses as Triton does.
-
-_LENGTH = struct.Struct("<I")
-_NUMPY = {"FP64": "<f8", "INT64": "<i8"}
-_TYPED = {
-    "BYTES": "bytes_contents",
-    "FP64": "fp64_contents",
-    "INT64": "int64_contents",
-}
-_NUMBERS = {"FP32": "<f4", "UINT32": "<u4"}
 _LISTS = ("items", "scores", "source")  # outputs with several values per row
 _LIST_SIZE = 10  # of a request without `count`
-
-Column = list[bytes] | npt.NDArray[Any]
-
-
-class Refused(Exception):
-    """A request that Triton refuses before any step sees it."""
-
-
-def columns_of(
-    request: service_pb2.ModelInferRequest,
-    *,
-    inputs: Mapping[str, str],
-    fields: Mapping[str, str],
-) -> dict[str, Column]:
-    """
-    Read the tensors of a request, raw or typed.
-
-    Args:
-        inputs: Required inputs: name -> type.
-
-    Raises:
-        Refused: An input is missing, unknown, twice, of another type or shape, or of
-            more than 32 rows.
-    """
-    known = {**inputs, **fields}
-    sent = {tensor.name: tensor for tensor in request.inputs}
-    wrong = [name for name in sent if name not in known]
-    missing = [name for name in inputs if name not in sent]
-    if wrong or missing or len(sent) != len(request.inputs):
-        raise Refused(
-            f"expected {len(inputs)} inputs but got {len(request.inputs)}; "
-            f"missing {missing}, unknown {wrong}"
-        )
-    raw = list(request.raw_input_contents)
-    if raw and len(raw) != len(request.inputs):
-        raise Refused("expected a raw tensor for each input")
-    columns = {}
-    for place, tensor in enumerate(request.inputs):
-        _check(tensor, kind=known[tensor.name])
-        content = raw[place] if raw else None
-        columns[tensor.name] = _column(tensor, content)
-    if len({len(column) for column in columns.values()}) > 1:
-        raise Refused("inputs have different numbers of rows")
-    return columns
-
-
-def _check(tensor: Any, *, kind: str) -> None:
-    if tensor.datatype != kind:
-        raise Refused(
-            f"input '{tensor.name}' is {tensor.datatype}, the model expects {kind}"
-        )
-    shape = list(tensor.shape)
-    if len(shape) != 2 or shape[1] != 1 or shape[0] < 1:
-        raise Refused(f"unexpected shape {shape} for input '{tensor.name}'")
-    if shape[0] > MAX_BATCH_ROWS:
-        raise Refused(f"batch-size must be <= {MAX_BATCH_ROWS}")
-
-
-def _column(tensor: Any, raw: bytes | None) -> Column:
-    rows, kind = int(tensor.shape[0]), tensor.datatype
-    column: Column
-    if raw is None:
-        typed = getattr(tensor.contents, _TYPED[kind])
-        column = list(typed) if kind == "BYTES" else np.array(typed, _NUMPY[kind])
-    elif kind == "BYTES":
-        column = _texts(raw, name=tensor.name)
-    elif len(raw) != rows * 8:
-        raise Refused(f"input '{tensor.name}': {len(raw)} bytes for {rows} rows")
-    else:
-        column = np.frombuffer(raw, _NUMPY[kind])
-    if len(column) != rows:
-        raise Refused(f"input '{tensor.name}': {len(column)} values for {rows} rows")
-    return column
-
-
-def _texts(raw: bytes, *, name: str) -> list[bytes]:
-    texts, offset = [], 0
-    while offset < len(raw):
-        try:
-            (length,) = _LENGTH.unpack_from(raw, offset)
-        except struct.error as error:
-            raise Refused(f"input '{name}': incomplete string length") from error
-        offset += _LENGTH.size + length
-        if offset > len(raw):
-            raise Refused(f"input '{name}': incomplete string data")
-        texts.append(raw[offset - length : offset])
-    return texts
 
 
 def response_of(
@@ -168,11 +78,7 @@ def response_of(
         kind = wire_type(types[name])
         shape = (len(answers), size if name in _LISTS else 1)
         response.outputs.add(name=name, datatype=kind, shape=shape)
-        response.raw_output_contents.append(
-            b"".join(map(_written, rows[name]))
-            if kind == "BYTES"
-            else np.array(rows[name], _NUMBERS[kind]).tobytes()
-        )
+        response.raw_output_contents.append(encode_column(rows[name], kind=kind))
     return response
 
 
@@ -192,17 +98,6 @@ def _values(answer: AnyAnswer, *, size: int) -> dict[str, Any]:
         "reason_codes": "" if bad else REASON_SEPARATOR.join(answer.reason_codes),
         **shared,
     }
-
-
-def wire_type(kind: str) -> str:
-    """Return a type of a configuration as it is on the wire."""
-    kind = kind.removeprefix("TYPE_")
-    return "BYTES" if kind == "STRING" else kind
-
-
-def _written(text: str) -> bytes:
-    encoded = text.encode()
-    return _LENGTH.pack(len(encoded)) + encoded
 
 
 _STALL_STEP_S = (
@@ -238,7 +133,7 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         fault, healed = self._faults.take()
         try:
             columns = columns_of(request, inputs=self._inputs, fields=self._fields)
-            parameters = _parameters(request)
+            parameters = parameters_of(request)
             answers = self._answers(parameters, columns, context)
         except Refused as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
@@ -250,8 +145,7 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
             if healed.wait(_STALL_STEP_S):
                 break
         if all(answer.error for answer in answers):
-            lines = [f"row {row}: {one.error}" for row, one in enumerate(answers)]
-            text = f"in ensemble '{self._product}', " + "\n".join(lines)
+            text = all_refused(self._product, [answer.error for answer in answers])
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
         size = parameters.get(LIST_SIZE, _LIST_SIZE)
         return response_of(answers, request, types=self._types, size=size)
@@ -284,7 +178,7 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
                 time_us=np.asarray(columns[EVENT_TIME], np.int64),
                 now_us=time.time_ns() // 1000,
             ).errors
-        refused = _refused(parameters)
+        refused = parameter_error(parameters)
         if not refused and self._types is RANKED_TYPES:
             refused = _refused_size(parameters)
         return [
@@ -325,13 +219,6 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
             context.abort(grpc.StatusCode.NOT_FOUND, words)
 
 
-def _parameters(request: Any) -> dict[str, Any]:
-    return {
-        name: getattr(value, value.WhichOneof("parameter_choice"))
-        for name, value in request.parameters.items()
-    }
-
-
 def _rows(
     columns: Mapping[str, Column],
     parameters: Mapping[str, Any],
@@ -367,16 +254,6 @@ def _text(value: object) -> object:
         return value.decode()
     except UnicodeDecodeError:
         return value
-
-
-def _refused(parameters: Mapping[str, Any]) -> str:
-    """Return the error in the parameters, as the feature step does."""
-    dry, left_us = parameters.get(DRY_RUN, False), parameters.get(DEADLINE_US, 1)
-    if not isinstance(dry, bool):
-        return f"{DRY_RUN}: {dry!r:.40}: is neither true nor false"
-    if isinstance(left_us, bool) or not isinstance(left_us, int):
-        return f"{DEADLINE_US}: {left_us!r:.40}: is not whole microseconds"
-    return f"{DEADLINE_US}: no time left" if left_us <= 0 else ""
 
 
 def _refused_size(parameters: Mapping[str, Any]) -> str:

@@ -47,7 +47,8 @@ SILENT = {
     *("challenger stop", "challenger run", "up", "serve", "bundle", "stream", "feed"),
     *("journal run", "gateway run", "gateway metrics", "gateway key"),
     *("gateway certificates", "engine", "alerts", "dashboards"),
-    *("alarms run", "alarms deliver", "door", "edge key", "edge pack"),
+    *("alarms run", "alarms deliver", "door", "edge key"),
+    *("edge pack", "edge run"),
 }
 STRUCTS = {
     "journal verify": VerificationResult.__struct_fields__,

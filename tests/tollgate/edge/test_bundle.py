@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from tests.support.edge.bundles import REPOSITORY, Keys, packed
 from tollgate.cli import main
 from tollgate.edge.bundle import (
     MANIFEST_FILE,
@@ -28,8 +29,6 @@ from tollgate.edge.bundle import (
 from tollgate.edge.packing import pack
 from tollgate.errors import InputError, RepositoryError
 
-REPOSITORY = Path(__file__).parents[3] / "model_repository"
-
 
 def tollgate(*arguments: str) -> int:
     """Run a command in this process; its exit status."""
@@ -38,21 +37,6 @@ def tollgate(*arguments: str) -> int:
         with pytest.raises(SystemExit) as ended:
             main()
     return int(ended.value.code or 0)
-
-
-class Keys:
-    """A pair of keys, made by openssl: not by the library that reads them."""
-
-    def __init__(self, folder: Path, name: str = "release") -> None:
-        self.private, self.public = folder / f"{name}.key", folder / f"{name}.pub"
-        for arguments in (
-            ["genpkey", "-algorithm", "ed25519", "-out", str(self.private)],
-            ["pkey", "-in", str(self.private), "-pubout", "-out", str(self.public)],
-        ):
-            subprocess.run(["openssl", *arguments], check=True, capture_output=True)
-        self.private.chmod(0o600)
-        self.signs = read_private_key(self.private)
-        self.verifies = read_public_key(self.public)
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +48,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
 @pytest.fixture(scope="module")
 def bundle(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Pack the committed fraud product."""
-    out = tmp_path_factory.mktemp("bundle") / "fraud.bundle"
-    pack(REPOSITORY, product="fraud", key=keys.signs, out=out)
-    return out
+    return packed(keys, tmp_path_factory.mktemp("bundle"))
 
 
 def test_a_bundle_holds_the_release_and_nothing_else(bundle: Path, keys: Keys) -> None:

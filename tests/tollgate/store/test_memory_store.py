@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
+import redis
 
+from tests.support.store.hot_entities import MOMENTS, busy_history, busy_spec
 from tests.support.store.online_rows import OpenStore
 from tests.support.store.value_model import (
     APPLIED,
@@ -22,10 +25,14 @@ from tests.support.store.value_model import (
 )
 from tests.support.store.wide_spec import WIDE
 from tollgate import compiled
-from tollgate.errors import InputError, StoreError
+from tollgate.errors import InputError, SetupError, StoreError
 from tollgate.features.fields import MISSING
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
-from tollgate.store.memory_store import MemoryStore, apply_events, require_exact
+from tollgate.features.windows.entity_entries import TILED_VERSION
+from tollgate.replay import purchases_of
+from tollgate.server.local_store import LocalStore
+from tollgate.store.memory_store import MemoryStore, apply_events
+from tollgate.store.online_features import OnlineFeatures
 from tollgate.store.redis.redis_store import Mode, RedisStore
 from tollgate.store.store_events import (
     Labels,
@@ -192,14 +199,59 @@ def test_damaged_content_is_refused(spec: FeatureSpec) -> None:
             MemoryStore(cut, source="windows.store")
 
 
-def test_an_entity_with_tiles_is_refused(tmp_path: Path) -> None:
-    """Only Redis folds events; the error names the entity."""
-    path = tmp_path / "features.yaml"
-    path.write_text(
-        "version: 1\nproduct: shop\n"
-        "entities: {customer: {key: customer_id, hop: 1h}}\n"
-        "features:\n"
-        "  - {name: n_1d, entity: customer, aggregate: count, window: 1d}\n"
+DISTINCT = """\
+  - {name: about, entity: customer, aggregate: approx_distinct, of: terminal_id,
+     window: 7d}
+"""
+
+
+@pytest.mark.parametrize(
+    ("hops", "more", "days"),
+    [(("1h", "0"), MOMENTS, 20), (("15m", "1d"), "", 60), (("1d", "6h"), DISTINCT, 20)],
+)
+def test_tiles_are_those_of_redis(
+    tmp_path: Path,
+    stores: tuple[RedisStore, MemoryStore],
+    redis_client: redis.Redis,
+    *,
+    hops: tuple[str, str],
+    more: str,
+    days: int,
+) -> None:
+    """Values, statuses and values in the reply, of late and of repeated purchases."""
+    spec = busy_spec(tmp_path, customer=hops[0], terminal=hops[1], more=more)
+    history = busy_history(spec, count=2_000, days=days, step_us=1_000_000)
+    order = np.argsort(history.event_time_us, kind="stable")
+    draw = np.random.default_rng(3)
+    late = order[np.argsort(np.arange(2_000) + draw.normal(0, 9, 2_000))]
+    seen = set()
+    for mode in (Mode.DRY, Mode.WRITE, Mode.WRITE):
+        for at in range(0, 2_000, 25):
+            part = purchases_of(spec, history, late[at : at + 25])
+            call = OnlineFeatures(spec, stores[0]).pack(part).call
+            answers = [store.apply([(call, mode)]) for store in stores]
+            assert answers[0] == answers[1]
+            seen |= set(answers[0][0][1])
+    assert APPLIED in seen
+    assert seen & {DUPLICATE, TOO_LATE}
+    folded = 0
+    for key in redis_client.scan_iter():
+        ((wanted,), (found,)) = (
+            store.flush([], extra_commands=[(b"MGET", key)])[1][0] for store in stores
+        )
+        assert found == wanted
+        if found[0] == TILED_VERSION:
+            folded += int.from_bytes(found[8:12], "little")
+    assert folded > 500
+
+
+def test_without_a_lua_the_remedy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine with a hop says what to install before it decides anything."""
+    monkeypatch.setitem(sys.modules, "lupa.lua54", None)
+    with pytest.raises(SetupError, match=r"lupa.*\[edge\]"):
+        LocalStore("memory", busy_spec(tmp_path), deadline_s=1.0)
+    LocalStore(
+        "memory", busy_spec(tmp_path, customer="0", terminal="0"), deadline_s=1.0
     )
-    with pytest.raises(InputError, match="customer: has a hop"):
-        require_exact(load_spec(path))

@@ -1,4 +1,4 @@
-"""Decide on devices: `edge key|pack`."""
+"""Decide on devices: `edge key|pack|run`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 
 from tollgate.cli import console
+from tollgate.cli.free_ports import require_free_places
 from tollgate.cli.options import Repository
 from tollgate.cli.repositories import open_for_reading
+from tollgate.cli.signals import stop_on_signal
 
 
 def key(
@@ -47,3 +49,51 @@ def pack(
         f"{out}: {made.release} of {made.product}, sequence {made.sequence}, "
         f"{len(made.files)} files, {out.stat().st_size:,} bytes"
     )
+
+
+def run(
+    bundle: Annotated[
+        Path, typer.Argument(help="Bundle that `tollgate edge pack` wrote.")
+    ],
+    key: Annotated[
+        Path, typer.Option(help="Public key of those who sign bundles: Ed25519, PEM.")
+    ],
+    state: Annotated[
+        Path, typer.Option(help="Folder of windows and journal; created if missing.")
+    ],
+    listen: Annotated[
+        str, typer.Option(help="address:port for gRPC.")
+    ] = "127.0.0.1:8001",
+    spool_mib: Annotated[
+        int,
+        typer.Option(
+            help="Most MiB of sealed journal; beyond that the oldest is deleted.", min=4
+        ),
+    ] = 64,
+    seal_after: Annotated[
+        float,
+        typer.Option(help="Longest time before a record is sealed, seconds.", min=1),
+    ] = 300.0,
+) -> None:
+    """Decide on this device, over gRPC, until Ctrl-C or SIGTERM."""
+    from tollgate.edge.device import Device
+    from tollgate.edge.service import DeviceServer
+
+    require_free_places({"--listen": listen})
+    stopped = stop_on_signal()
+    with (
+        Device.open(
+            bundle,
+            key=key,
+            state=state,
+            spool_bytes=spool_mib << 20,
+            seal_after_s=seal_after,
+        ) as device,
+        DeviceServer(device, address=listen) as server,
+    ):
+        made = device.manifest
+        console.say(
+            f"{made.release} of {made.product} on {listen.rpartition(':')[0]}:"
+            f"{server.port}; state in {state}; Ctrl-C ends"
+        )
+        stopped.wait()

@@ -1,0 +1,1 @@
+"""Measure a device: equality, memory, latency, start, kills and losses of power."""

@@ -1,0 +1,51 @@
+"""A device that is killed, or loses its power, has what it acknowledged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from loadtests.edge.losses import Victim, build_library
+from tests.support.edge.bundles import REPOSITORY, Keys, packed
+
+
+def victim(folder: Path, *, library: Path | None, unsynced: bool = False) -> Victim:
+    """Pack the fraud product for a device that is killed."""
+    keys = Keys(folder)
+    return Victim(
+        packed(keys, folder),
+        key=keys.public,
+        repository=REPOSITORY,
+        folder=folder,
+        library=library,
+        unsynced=unsynced,
+    )
+
+
+@pytest.mark.slow
+def test_nothing_acknowledged_is_lost_with_a_kill(tmp_path: Path) -> None:
+    """And the windows are those of a replay of the journal."""
+    killed = victim(tmp_path, library=None)
+    for _ in range(3):
+        killed.kill(most_s=1.5)
+    assert killed.losses.none, killed.losses
+    assert killed.losses.acknowledged >= 3
+
+
+@pytest.mark.slow
+def test_nothing_acknowledged_is_lost_with_the_power(tmp_path: Path) -> None:
+    """Each kill takes every write that was not synced."""
+    killed = victim(tmp_path, library=build_library(tmp_path))
+    for _ in range(3):
+        killed.kill(most_s=1.5)
+    assert killed.losses.none, killed.losses
+    assert killed.losses.acknowledged >= 3
+
+
+@pytest.mark.slow
+def test_a_device_that_does_not_wait_for_its_disk_is_found(tmp_path: Path) -> None:
+    """The same without a sync at each commit loses decisions that were answered."""
+    killed = victim(tmp_path, library=build_library(tmp_path), unsynced=True)
+    killed.kill(most_s=1.5)
+    assert killed.losses.lost > 0

@@ -1,0 +1,250 @@
+"""Decide rows on a device: a bundle, a database, and no other process."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy.typing as npt
+
+from tollgate.edge.bundle import Bundle, Manifest, read_bundle, read_public_key
+from tollgate.edge.device_store import DeviceJournal, DeviceStore
+from tollgate.engine.decision_stage import recorded_fields
+from tollgate.engine.onnx_session import OnnxSession
+from tollgate.engine.scoring_model import ScoringModel
+from tollgate.errors import InputError, JournalError, SetupError
+from tollgate.features.spec.feature_spec import load_spec
+from tollgate.features.spec.spec_definition import FeatureSpec
+from tollgate.journal.journal_rows import Heading
+from tollgate.journal.stored_decision_commands import StoreCommands
+from tollgate.policy import Policy, load_policy
+from tollgate.server.local_engine import Columns, Engine
+from tollgate.steps.step_journal import StepJournal
+from tollgate.store.id_lists import LookupList, list_key
+from tollgate.worker import Worker
+
+SPOOL_BYTES = 64 << 20
+SEAL_AFTER_S = 300.0
+_RELEASE_FOLDER = "release"  # of the state folder
+_UPKEEP_S = 1.0
+_MOST_REQUESTS = 64  # of one commit
+_END_S = 10.0
+
+Array = npt.NDArray[Any]
+
+
+class _Request:
+    """Rows of one caller, and what became of them."""
+
+    def __init__(self, columns: Columns, *, dry_run: bool, now_us: int | None) -> None:
+        self.columns = columns
+        self.dry_run = dry_run
+        self.now_us = now_us
+        self.done = False
+        self.answer: dict[str, Array] = {}
+        self.error: Exception | None = None
+
+
+class Device:
+    """
+    Decide rows with the release of a bundle; a context manager, for any thread.
+
+    A decision is on disk, in windows and journal, before it is answered. Requests that
+    arrive while another one is written to disk are written together. `Device.open`
+    opens one.
+    """
+
+    def __init__(
+        self, manifest: Manifest, spec: FeatureSpec, engine: Engine, store: DeviceStore
+    ) -> None:
+        self.manifest = manifest
+        self.spec = spec
+        self._engine = engine
+        self._store = store
+        self._waiting: deque[_Request] = deque()
+        self._closed = False
+        self._upkeep = Worker("edge-upkeep", store.keep_up, pause_s=_UPKEEP_S)
+        self._upkeep.start()
+
+    @classmethod
+    def open(
+        cls,
+        bundle: Path | str,
+        *,
+        key: Path | str,
+        state: Path | str,
+        product: str | None = None,
+        spool_bytes: int = SPOOL_BYTES,
+        seal_after_s: float = SEAL_AFTER_S,
+    ) -> Device:
+        """
+        Verify a bundle, and open its release on a state folder.
+
+        Args:
+            bundle: A file that `tollgate edge pack` wrote.
+            key: The public key of those who sign bundles; PEM.
+            state: Folder of windows and journal; created if missing.
+            product: The product that the bundle must be of; None for any.
+            spool_bytes: Most bytes of sealed segments of the journal; beyond that, the
+                oldest are deleted.
+            seal_after_s: Longest time before a record is sealed, seconds.
+
+        Raises:
+            InputError: The bundle or the key cannot be used, the bundle is older than
+                one that the folder had, or the folder is of another product.
+            SetupError: The folder is in use, or cannot be written.
+        """
+        path, folder = Path(bundle), Path(state)
+        read = read_bundle(path, key=read_public_key(Path(key)), product=product)
+        manifest = read.manifest
+        with ExitStack() as stack:
+            store = DeviceStore(
+                folder,
+                product=manifest.product,
+                spool_bytes=spool_bytes,
+                seal_after_s=seal_after_s,
+            )
+            stack.callback(store.close)
+            if manifest.sequence < (newest := store.number("sequence")):
+                problem = f"has sequence {manifest.sequence}, but {folder} had {newest}"
+                raise InputError(path, f"{problem}: it is older")
+            spec, policy = _read_rules(read, folder / _RELEASE_FOLDER)
+            engine = _open_engine(read, spec, policy, store=store)
+            with store.changes():
+                store.set_fact("sequence", manifest.sequence)
+            stack.pop_all()
+        return cls(manifest, spec, engine, store)
+
+    def __enter__(self) -> Device:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Decide the rows in flight, seal the journal, and free the state folder."""
+        self._upkeep.stop(_END_S)
+        with self._store.lock:
+            closed, self._closed = self._closed, True
+        if not closed:
+            self._engine.close()
+
+    def decide(
+        self, columns: Columns, *, dry_run: bool = False, now_us: int | None = None
+    ) -> dict[str, Array]:
+        """
+        Decide N rows; see `Engine.decide`. All of them are decided, or none is.
+
+        Raises:
+            InputError: A column is wrong, or the device is closed.
+            JournalError: The decisions could not be written to disk; nothing changed.
+        """
+        one = _Request(columns, dry_run=dry_run, now_us=now_us)
+        self._waiting.append(one)
+        with self._store.lock:  # whoever holds it decides for all who wait
+            if self._closed:
+                raise InputError("the device", "is closed; open another one")
+            while not one.done:
+                self._decide_waiting()
+        if one.error is not None:
+            raise one.error
+        return one.answer
+
+    def load_lists(self, lists: Iterable[tuple[bytes, Sequence[bytes]]]) -> None:
+        """Add ids to lists of the policy: the key of each list, and the ids."""
+        commands = [(b"SADD", key, *ids) for key, ids in lists]
+        with self._store.lock, self._store.changes():
+            self._store.store.flush([], extra_commands=commands)
+
+    def _decide_waiting(self) -> None:
+        """Decide what waits, and write all of it to disk at once."""
+        taken: list[_Request] = []
+        while self._waiting and len(taken) < _MOST_REQUESTS:
+            taken.append(self._waiting.popleft())
+        try:
+            self._store.begin()
+            for one in taken:
+                self._decide_one(one)
+            self._store.commit()
+        except sqlite3.Error as error:
+            self._store.roll_back()
+            for one in taken:
+                problem = f"the decisions could not be written: {error}"
+                one.error = JournalError(str(self._store.folder), problem)
+        finally:
+            for one in taken:
+                one.done = True
+
+    def _decide_one(self, one: _Request) -> None:
+        """
+        Decide the rows of one caller; an error is that caller's alone.
+
+        Raises:
+            sqlite3.Error: The whole transaction is lost.
+        """
+        try:
+            with self._store.whole():
+                one.answer = self._engine.decide(
+                    one.columns, dry_run=one.dry_run, now_us=one.now_us
+                )
+        except sqlite3.Error:
+            raise
+        except Exception as error:  # noqa: BLE001  the other callers' rows are fine
+            one.error = error
+
+
+def _read_rules(bundle: Bundle, folder: Path) -> tuple[FeatureSpec, Policy]:
+    """Extract a bundle, and read its features and its policy."""
+    manifest = bundle.manifest
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(mode=0o700)
+        bundle.extract(folder)
+    except OSError as error:
+        raise SetupError(
+            f"{folder} cannot be written: {error.strerror}",
+            remedy="free space, or name another folder",
+        ) from error
+    spec = load_spec(folder / manifest.features)
+    policy = load_policy(
+        folder / manifest.policy,
+        feature_names=spec.feature_names,
+        fields=spec.fields,
+        id_names=spec.id_names,
+        amount=spec.amount,
+    )
+    return spec, policy
+
+
+def _open_engine(
+    bundle: Bundle, spec: FeatureSpec, policy: Policy, *, store: DeviceStore
+) -> Engine:
+    manifest = bundle.manifest
+    (variant,) = (one for one in manifest.variants if one.name == "full")
+    model = ScoringModel(OnnxSession(bundle.files[variant.model], intra_op_threads=1))
+    heading = Heading(
+        product=policy.product,
+        release=manifest.release,
+        spec_hash=spec.spec_hash,
+        entities=spec.entity_names,
+        fields=recorded_fields(policy, spec.field_names),
+    )
+    # The upkeep deletes stored decisions after their window: no names are remembered.
+    commands = StoreCommands(window_s=policy.idempotency_s, most_bytes=0)
+    return Engine(
+        spec,
+        policy,
+        model,
+        release=manifest.release,
+        store=store,
+        journal=StepJournal(DeviceJournal(heading, store, commands)),
+        lists=tuple(
+            LookupList(one.name, one.of, list_key(policy.product, one.name))
+            for one in policy.lists
+        ),
+    )
