@@ -227,8 +227,9 @@ def open_form(
         return
     if form == "device":
         with ExitStack() as stack:
+            bundle, key = pack_product(repository, product, folder=folder)
             device = stack.enter_context(
-                open_device(repository, product, folder=folder)
+                Device.open(bundle, key=key, state=folder / "device")
             )
             device.load_lists(lists)
             served = stack.enter_context(DeviceServer(device, address="127.0.0.1:0"))
@@ -289,14 +290,13 @@ def _caller(address: str, spec: FeatureSpec) -> Client:
     )
 
 
-def open_device(repository: Path, product: str, *, folder: Path) -> Device:
-    """Pack a product, and open the bundle as a device in the same folder."""
+def pack_product(repository: Path, product: str, *, folder: Path) -> tuple[Path, Path]:
+    """Pack a product; return its bundle, and the public key that verifies it."""
     private, public = folder / "release.key", folder / "release.pub"
     make_keys(private, public)
     bundle = folder / "release.bundle"
-    key = read_private_key(private)
-    pack(repository, product=product, key=key, out=bundle)
-    return Device.open(bundle, key=public, state=folder / "device")
+    pack(repository, product=product, key=read_private_key(private), out=bundle)
+    return bundle, public
 
 
 def _locally(engine: Engine) -> Decide:
