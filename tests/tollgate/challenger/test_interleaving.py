@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import msgspec
@@ -10,13 +11,20 @@ import polars as pl
 import pytest
 from typer.testing import CliRunner
 
+from tests.support.audit.random_records import REPOSITORY
 from tests.support.audit.ranked_records import (
     catalogue_of,
     ranked,
     write_ranked_shop,
 )
 from tests.support.monitor.sealed_journals import Sealed
+from tests.support.products.small_shop import (
+    release_shop,
+    write_linear_model,
+    write_shop,
+)
 from tollgate.audit.releases.archive import ReleaseArchive
+from tollgate.audit.releases.past_release import open_release
 from tollgate.challenger.interleaving import (
     DraftedItems,
     InterleavingReport,
@@ -25,6 +33,7 @@ from tollgate.challenger.interleaving import (
     preferences_of,
 )
 from tollgate.challenger.intervals import share, sign_test
+from tollgate.challenger.shadow_scoring import Scorer
 from tollgate.cli.app import app
 from tollgate.errors import InputError
 from tollgate.journal.decision_record import Records
@@ -34,6 +43,7 @@ from tollgate.ranking.ranking_record import (
     encode_ranking,
     replay_input,
 )
+from tollgate.repository.releases.release_file import read_release
 
 HOUR_US = 3_600_000_000
 ROWS = 600
@@ -206,3 +216,45 @@ def test_the_command_reports_it(journal: tuple[Sealed, Records, Path]) -> None:
     ):
         refused = CliRunner().invoke(app, words)
         assert problem in str(refused.exception)
+
+
+def test_the_worker_ranks_an_interleaved_record_without_the_draft(
+    journal: tuple[Sealed, Records, Path],
+) -> None:
+    """Its best item is that of one release alone, not of both."""
+    _, records, state = journal
+    release = open_release(
+        "shop-1", archived=None, repository=state / "models", product="shop"
+    )
+    scored = Scorer(release, release).score(records)
+    alone = ranked(ROWS, by=release)
+    np.testing.assert_array_equal(scored.other.score, alone.score)
+
+
+def test_only_a_canary_of_a_product_that_ranks_is_interleaved(tmp_path: Path) -> None:
+    """Release.json says so; a shadow and a product that decides are refused."""
+    models = tmp_path / "models"
+    spec = write_shop(models)
+    release_shop(models, spec)
+    (models / "shop_model/2").mkdir()
+    write_linear_model(models / "shop_model/2", spec, weights={"popularity": -1.0})
+    command = ["challenger", "start", "--set", "model=2", "--reason", "a test"]
+    command += ["--repository", str(models), "--state", str(tmp_path), "--wait", "0"]
+    shop = [*command, "--product", "shop", "--interleave", "--force"]
+    refused = CliRunner().invoke(app, [*shop, "--mode", "shadow"])
+    assert "--interleave: a shadow answers nobody" in str(refused.exception)
+    canary = ["--mode", "canary", "--percent", "20"]
+    done = CliRunner().invoke(app, [*shop, *canary])
+    assert done.exit_code == 0, done.output
+    assert "shop-2, canary, 20 % of requests, interleaved" in done.output
+    challenger = read_release(models, product="shop").challenger
+    assert challenger is not None
+    assert (challenger.interleaved, challenger.percent) == (True, 20.0)
+    fraud = tmp_path / "fraud"
+    shutil.copytree(REPOSITORY, fraud, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(fraud / "fraud_model/1", fraud / "fraud_model/2")
+    command[command.index(str(models))] = str(fraud)
+    words = [*command, "--product", "fraud", "--interleave", "--force", *canary]
+    refused = CliRunner().invoke(app, words)
+    assert "fraud decides: only lists can be interleaved" in str(refused.exception)
+    assert read_release(fraud, product="fraud").challenger is None

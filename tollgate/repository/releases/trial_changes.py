@@ -187,9 +187,14 @@ def require_canary(
     Check that a challenger shares all but the model with the release that answers.
 
     Raises:
-        RepositoryError: It differs in another step; the message names it.
+        RepositoryError: It differs in another step, which the message names; or it is
+            interleaved, and the product does not rank.
     """
-    model = snapshot.product(current.product).model_step
+    models = snapshot.product(current.product)
+    if challenger.interleaved and not models.ranks:
+        problem = f"{models.name} decides: only lists can be interleaved"
+        raise RepositoryError(release_path(snapshot.folder, current.product), problem)
+    model = models.model_step
     others = [
         f"{step} {version}, not {current.versions.get(step)}"
         for step, version in challenger.versions.items()
