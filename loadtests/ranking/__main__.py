@@ -15,13 +15,12 @@ import contextlib
 import itertools
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import get_args
 
 import msgspec
-import polars as pl
 
 from loadtests.harness import (
     Report,
@@ -42,16 +41,18 @@ from loadtests.ranking.latency import (
     LatencyRun,
     highest_rate,
     measure_latency,
+    mixed_users,
     users_in_turn,
 )
 from loadtests.ranking.report import FormLatency, RankingReport, to_markdown
+from loadtests.ranking.shop import cached_shop
 from loadtests.ranking.truth import Truth, prove_truth
 from loadtests.results.surroundings import measured_with
-from tollgate.errors import InputError
 from tollgate.repository.slo import Form
 
 PARTS = ("latency", "truth", "faults")
 _FORMS: tuple[Form, ...] = get_args(Form)
+MIXED_SHARE = 0.7  # of the requests, whose users' lists are prepared
 _OUT = 100  # items out of stock during the faults
 _TRUTH_USERS = 500
 
@@ -62,7 +63,9 @@ def main(arguments: Sequence[str]) -> int:
     add = parser.add_argument
     add("--only", choices=PARTS, help="one part")
     add("--form", choices=_FORMS, help="one form")
-    add("--shop", type=Path, required=True, help="model_repository, events.parquet")
+    add("--users", type=int, default=20_000, help="of the simulated shop")
+    add("--items", type=int, default=5_000)
+    add("--prepared", type=float, default=0.25, help="share of users with lists")
     add("--rate", type=float, default=100.0, help="requests per second")
     add("--seconds", type=float, default=60.0, help="of a run of the latency")
     add("--runs", type=int, default=3, help="of the latency")
@@ -75,7 +78,14 @@ def main(arguments: Sequence[str]) -> int:
         parser,
         arguments,
         measure=measure,
-        least={"rate": 1, "seconds": 1, "runs": 1, "answers": 10},
+        least={
+            "users": 100,
+            "items": 50,
+            "rate": 1,
+            "seconds": 1,
+            "runs": 1,
+            "answers": 10,
+        },
     )
 
 
@@ -83,31 +93,30 @@ def measure(options: argparse.Namespace) -> Report:
     """Run the parts, and write the report."""
     forms = [one for one in _FORMS if options.form in (None, one)]
     wanted = [one for one in PARTS if options.only in (None, one)]
-    repository = options.shop / "model_repository"
-    table = options.shop / "events.parquet"
-    if not table.exists():
-        raise InputError("--shop", f"{table} does not exist")
-    events = pl.read_parquet(table)
-    contents = read_contents(repository, events, now_us=time.time_ns() // 1000)
+    shop = cached_shop(users=options.users, items=options.items)
+    contents = read_contents(
+        shop.repository, shop.events(), now_us=time.time_ns() // 1000
+    )
     latency: list[FormLatency] = []
     truth: dict[Form, Truth] = {}
     faults: dict[Form, list[FaultOutcome]] = {}
     surroundings = ""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(temporary_folder("ranking"))
-        redis = stack.enter_context(filled_store(contents, folder))
-        for form in forms:
-            opened = partial(
-                open_bench,
-                repository,
+        store = stack.enter_context(
+            filled_store(
+                shop.repository,
                 contents,
-                redis,
-                form=form,
+                prepared=round(options.prepared * len(contents.user_ids)),
+                folder=folder,
             )
+        )
+        for form in forms:
+            opened = partial(open_bench, shop.repository, store, form=form)
             if "latency" in wanted:
                 with opened(folder=folder / f"{form}-latency") as bench:
                     surroundings = measured_with(bench.server)
-                    latency.append(_misses(bench, options))
+                    latency += _latency(bench, options)
             if "truth" in wanted:
                 with opened(folder=folder / f"{form}-truth") as bench:
                     surroundings = surroundings or measured_with(bench.server)
@@ -122,7 +131,7 @@ def measure(options: argparse.Namespace) -> Report:
                 say(f"{form}: {truth[form].lists:,} lists judged")
             if "faults" in wanted:
                 with (
-                    out_of_stock(redis.url, contents, most=_OUT) as out,
+                    out_of_stock(store, most=_OUT) as out,
                     opened(
                         folder=folder / f"{form}-faults", behind_proxy=True
                     ) as bench,
@@ -161,37 +170,45 @@ def _faults(
     return found
 
 
-def _misses(bench: RankingBench, options: argparse.Namespace) -> FormLatency:
-    """Measure lists that no one prepared, and search for the highest rate."""
-    users = users_in_turn(bench.contents.user_ids, seed=1)
+def _latency(bench: RankingBench, options: argparse.Namespace) -> list[FormLatency]:
+    """Measure lists that are prepared, that are not, and a mix of both."""
+    prepared = users_in_turn(bench.store.prepared, seed=1)
+    others = users_in_turn(bench.store.others, seed=2)
+    mixed = mixed_users(prepared, others, share=MIXED_SHARE, seed=3)
     numbers = itertools.count()
 
-    def measured(rate: float, *, seconds: float) -> LatencyRun:
-        run = measure_latency(
-            bench,
-            users,
-            rate=rate,
-            seconds=seconds,
-            name=f"{bench.form}-{next(numbers)}",
-        )
+    def measured(rate: float, *, seconds: float, users: Iterator[str]) -> LatencyRun:
+        name = f"{bench.form}-{next(numbers)}"
+        run = measure_latency(bench, users, rate=rate, seconds=seconds, name=name)
         say(f"{bench.form}: {rate:g} requests/s: p95 {run.p95_ms:.1f} ms")
         return run
 
-    runs = [
-        measured(options.rate, seconds=options.seconds) for _ in range(options.runs)
-    ]
-    highest, search = None, []
-    if options.search_seconds:
-        highest, search = highest_rate(
-            partial(measured, seconds=options.search_seconds), first=options.rate
+    found = []
+    for traffic, users in (
+        ("none prepared", others),
+        ("prepared", prepared),
+        (f"{MIXED_SHARE:.0%} prepared", mixed),
+    ):
+        runs = [
+            measured(options.rate, seconds=options.seconds, users=users)
+            for _ in range(options.runs)
+        ]
+        highest, search = None, []
+        if options.search_seconds and users is not prepared:
+            highest, search = highest_rate(
+                partial(measured, seconds=options.search_seconds, users=users),
+                first=options.rate,
+            )
+        found.append(
+            FormLatency(
+                form=bench.form,
+                traffic=traffic,
+                runs=runs,
+                highest=highest,
+                search=search,
+            )
         )
-    return FormLatency(
-        form=bench.form,
-        traffic="none prepared",
-        runs=runs,
-        highest=highest,
-        search=search,
-    )
+    return found
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,13 @@ import numpy as np
 import numpy.typing as npt
 
 from loadtests.harness import say
+from loadtests.ranking.shop import PRODUCT
 from loadtests.servers.proxy import Proxy
+from tollgate.backfill.prepared_lists import (
+    PreparedRelease,
+    open_ranking_release,
+    prepare_lists,
+)
 from tollgate.errors import InputError, StoreError
 from tollgate.features.spec.feature_spec import FeatureSpec, all_fields
 from tollgate.load.store_contents import compact_store
@@ -33,10 +40,10 @@ from tollgate_client.contract import EXCLUDE, SHOP_FIELDS
 if TYPE_CHECKING:
     import polars as pl
 
-PRODUCT = "shop"
 _LOAD_DEADLINE_S = 30.0
 _AT_ONCE = 20_000  # events per call of the writer
 _OLD_US = 60_000_000  # age of the newest event when the load begins
+_LIFE_US = 24 * 3_600_000_000  # of a prepared list: longer than any run
 _OWN_ITEMS = 150  # of the caller's own list: the largest list and its exclusions
 
 
@@ -74,7 +81,7 @@ class ShopContents(msgspec.Struct, frozen=True, eq=False):
 
     def fill(self, store_url: str) -> None:
         """
-        Apply the events to a store as a feed does, and let it compact its file.
+        Apply the events to a store as a feed does.
 
         Raises:
             StoreError: The store does not answer, or refuses an event.
@@ -88,7 +95,6 @@ class ShopContents(msgspec.Struct, frozen=True, eq=False):
                 row, reason = refused[0]
                 raise StoreError(f"{part.transaction_id[row].decode()}: {reason}")
         store.close()
-        compact_store(store_url)
 
     def own_list(self, *, without: frozenset[str] = frozenset()) -> FallbackItems:
         """Return the caller's own list: popular items that are in stock."""
@@ -155,30 +161,88 @@ def _part(events: Purchases, rows: slice) -> Purchases:
     )
 
 
-class RankingBench(msgspec.Struct, frozen=True):
-    """A server of the product; its store is behind the proxy if there is one."""
+class ShopStore(msgspec.Struct, frozen=True):
+    """
+    A store with the events of users, and prepared lists of some of them.
 
+    Attributes:
+        prepared: Ids of the users with a prepared list.
+        others: Ids of the users without one.
+    """
+
+    redis: EmbeddedRedis
     contents: ShopContents
+    release: PreparedRelease
+    prepared: list[str]
+    others: list[str]
+
+    def prepare(self, users: Sequence[str]) -> None:
+        """
+        Prepare the lists of users where they do not hold any more.
+
+        Raises:
+            StoreError: The store does not answer.
+        """
+        store = open_store(self.redis.url, deadline_s=_LOAD_DEADLINE_S)
+        ids = [one.encode() for one in users]
+        prepare_lists(self.release, store, ids, life_us=_LIFE_US)
+        store.close()
+
+
+class RankingBench(msgspec.Struct, frozen=True):
+    """A server of the product; the store is behind the proxy if there is one."""
+
+    store: ShopStore
     server: Embedded
     form: Form
-    redis: EmbeddedRedis
     proxy: Proxy | None
+
+    @property
+    def contents(self) -> ShopContents:
+        """Return what product and events say."""
+        return self.store.contents
+
+    @property
+    def redis(self) -> EmbeddedRedis:
+        """Return the store's process."""
+        return self.store.redis
 
 
 @contextlib.contextmanager
-def filled_store(contents: ShopContents, folder: Path) -> Iterator[EmbeddedRedis]:
-    """Start a store that has the users' events."""
+def filled_store(
+    repository: Path, contents: ShopContents, *, prepared: int, folder: Path
+) -> Iterator[ShopStore]:
+    """
+    Start a store that has the users' events and prepared lists.
+
+    Args:
+        prepared: Number of users, chosen at random, whose lists are prepared.
+        folder: For the store's files.
+
+    Raises:
+        TollgateError: The release cannot be read, or the store does not answer.
+    """
+    users = random.Random(0).sample(contents.user_ids, len(contents.user_ids))
     with EmbeddedRedis(folder / "store") as redis:
         say(f"filling the store with {contents}")
         contents.fill(redis.url)
-        yield redis
+        store = ShopStore(
+            redis=redis,
+            contents=contents,
+            release=open_ranking_release(repository, PRODUCT),
+            prepared=users[:prepared],
+            others=users[prepared:],
+        )
+        say(f"preparing the lists of {prepared:,} users")
+        store.prepare(store.prepared)
+        compact_store(redis.url)
+        yield store
 
 
 @contextlib.contextmanager
 def open_bench(
     repository: Path,
-    contents: ShopContents,
-    redis: EmbeddedRedis,
+    store: ShopStore,
     *,
     folder: Path,
     form: Form,
@@ -195,11 +259,11 @@ def open_bench(
         TollgateError: The product cannot be served.
     """
     with contextlib.ExitStack() as stack:
-        proxy, store_url = None, redis.url
+        proxy, store_url = None, store.redis.url
         if behind_proxy:
             folder.mkdir(parents=True, exist_ok=True)
             place = folder / "proxy.sock"
-            proxy = stack.enter_context(Proxy(redis.socket_path, listen=place))
+            proxy = stack.enter_context(Proxy(store.redis.socket_path, listen=place))
             store_url = proxy.url
         server = stack.enter_context(
             serve(
@@ -213,21 +277,20 @@ def open_bench(
                 metrics_port=free_port("127.0.0.1"),
             )
         )
-        yield RankingBench(contents, server, form, redis, proxy)
+        yield RankingBench(store, server, form, proxy)
 
 
 @contextlib.contextmanager
-def out_of_stock(
-    store_url: str, contents: ShopContents, *, most: int
-) -> Iterator[frozenset[str]]:
+def out_of_stock(store: ShopStore, *, most: int) -> Iterator[frozenset[str]]:
     """Put every fourth of the most popular items out of stock during the block."""
     import redis
 
+    contents, url = store.contents, store.redis.url
     items = frozenset(contents.popular[: 4 * most : 4])
-    with redis.Redis.from_url(store_url, socket_timeout=_LOAD_DEADLINE_S) as store:
-        store.sadd(contents.stock, *items)
+    with redis.Redis.from_url(url, socket_timeout=_LOAD_DEADLINE_S) as client:
+        client.sadd(contents.stock, *items)
         yield items
-        store.delete(contents.stock)
+        client.delete(contents.stock)
 
 
 def purchase(user: str, item: str, *, time_us: int) -> Purchases:

@@ -21,7 +21,8 @@ import numpy as np
 
 from loadtests.chaos import GRACE_S, kill_step, pace, restart_step
 from loadtests.faults import INJECTIONS, FaultyStore
-from loadtests.ranking.bench import PRODUCT, RankingBench
+from loadtests.ranking.bench import RankingBench
+from loadtests.ranking.shop import PRODUCT
 from loadtests.results.percentiles import percentile
 from tollgate.schema import PREPARED_PREFIX, SOURCES
 from tollgate_client import AsyncRecommender, ClientError

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import time
+import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 import numpy as np
 
 from loadtests.paced.bench import stream_read
-from loadtests.ranking.bench import PRODUCT, RankingBench
+from loadtests.ranking.bench import RankingBench
+from loadtests.ranking.shop import PRODUCT
 from loadtests.results.percentiles import percentile
 from tollgate.load.arrivals import evenly
 from tollgate.load.process_usage import use_of
 from tollgate.load.sender import open_sender
+from tollgate.server.serving.embedded import Embedded
 from tollgate.simulate.shop import SLOTS
 from tollgate_client import Options, RecommendationRequest
 from tollgate_client.recommendations import encode_ranking_row
@@ -24,6 +29,8 @@ from tollgate_client.wire import request_of
 COUNT = 10  # items of a list
 GOAL_P95_MS, GOAL_P99_MS, GOAL_HIT_P95_MS = 80.0, 100.0, 10.0
 _TIMEOUT_S = 5.0
+_COUNTED_S = 5.0  # limit for the server to count the rows
+_ROWS = re.compile(r'^tollgate_prepared_rows_total{.*?found="([^"]+)".*} (\S+)$', re.M)
 _WARM_UP_S = 3.0
 _STEP = 1.15  # between the rates of the search, which ends between two of them
 _MOST_STEPS = 24
@@ -38,6 +45,7 @@ class LatencyRun(msgspec.Struct, frozen=True):
         sent: Requests in the measured time.
         answered: Those with a list.
         degraded: Those whose list is degraded.
+        hits: Share of the requests, with those of the warm-up, whose list was prepared.
         p50_ms, p95_ms, p99_ms, max_ms: Latency from when a request was due; of all
             requests, with the timeout for one without an answer.
         server_cpu: Processor time of server and store, as a share of one core.
@@ -49,6 +57,7 @@ class LatencyRun(msgspec.Struct, frozen=True):
     sent: int
     answered: int
     degraded: int
+    hits: float
     p50_ms: float
     p95_ms: float
     p99_ms: float
@@ -63,6 +72,15 @@ def users_in_turn(user_ids: Sequence[str], *, seed: int) -> Iterator[str]:
     chance = random.Random(seed)
     while True:
         yield from chance.sample(user_ids, len(user_ids))
+
+
+def mixed_users(
+    prepared: Iterator[str], others: Iterator[str], *, share: float, seed: int
+) -> Iterator[str]:
+    """Yield users with and without a prepared list at random."""
+    chance = random.Random(seed)
+    while True:
+        yield next(prepared if chance.random() < share else others)
 
 
 def measure_latency(
@@ -93,10 +111,12 @@ def measure_latency(
         stream_read(bench.server.store_url, product=PRODUCT),
         open_sender(bench.server.grpc_url, timeout_s=_TIMEOUT_S) as sender,
     ):
+        before = prepared_rows(bench.server)
         before_s, began_s = use_of(roots).cpu_s, time.monotonic()
         found = sender.at_times(requests, evenly(count, rate_per_s=rate))
         taken_s = time.monotonic() - began_s
         server_s = use_of(roots).cpu_s - before_s
+        hits = _hit_share(bench.server, before, rows=int(found.answered.sum()))
     measured = found.later(skipped)
     us = np.sort(measured.calls["took_us"].astype(np.int64))
     return LatencyRun(
@@ -104,6 +124,7 @@ def measure_latency(
         sent=len(us),
         answered=int(measured.answered.sum()),
         degraded=int((measured.calls["degraded"] > 0).sum()),
+        hits=hits,
         p50_ms=percentile(us, 50) / 1e3,
         p95_ms=percentile(us, 95) / 1e3,
         p99_ms=percentile(us, 99) / 1e3,
@@ -112,6 +133,27 @@ def measure_latency(
         sender_cpu=found.sender_cpu_s / taken_s,
         load=load,
     )
+
+
+def prepared_rows(server: Embedded) -> Counter[str]:
+    """Return the rows of a server by what became of their prepared list."""
+    with urllib.request.urlopen(server.metrics_url, timeout=_TIMEOUT_S) as answer:
+        page = answer.read().decode()
+    counts: Counter[str] = Counter()
+    for found, value in _ROWS.findall(page):
+        counts[found] += round(float(value))
+    return counts
+
+
+def _hit_share(server: Embedded, before: Counter[str], *, rows: int) -> float:
+    """Return the share of hits, once the server has counted so many rows."""
+    until_s = time.monotonic() + _COUNTED_S
+    while True:
+        now = prepared_rows(server)
+        now.subtract(before)
+        if now.total() >= rows or time.monotonic() > until_s:
+            return now["hit"] / max(1, now.total())
+        time.sleep(0.2)
 
 
 def _request(options: Options, user: str, request_id: str, time_us: int) -> bytes:

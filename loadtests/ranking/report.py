@@ -82,7 +82,13 @@ def to_markdown(report: RankingReport) -> str:
 def _latency_table(latency: Sequence[FormLatency]) -> list[str]:
     head = (
         *("form", "lists", "requests/s", "p50 ms", "p95 ms", "p99 ms", "answered"),
-        *("degraded", "server and store, cores", "sender, cores", "load before"),
+        *(
+            "degraded",
+            "hits",
+            "server and store, cores",
+            "sender, cores",
+            "load before",
+        ),
         f"highest rate with p95 ≤ {GOAL_P95_MS:g} ms",
     )
     rows = []
@@ -96,6 +102,7 @@ def _latency_table(latency: Sequence[FormLatency]) -> list[str]:
             *(spread([run.p99_ms for run in runs], 1),),
             share(sum(run.answered for run in runs), sent),
             share(sum(run.degraded for run in runs), sent),
+            spread([100 * run.hits for run in runs], 1) + " %",
             spread([run.server_cpu for run in runs], 2),
             spread([run.sender_cpu for run in runs], 2),
             spread([run.load for run in runs], 1),
@@ -115,14 +122,27 @@ def _highest(one: FormLatency) -> str:
 
 def _truth_table(truth: dict[Form, Truth]) -> list[str]:
     head = (
-        *("form", "lists", "went out of stock", "purchases", "withheld: out, bought"),
+        *(
+            "form",
+            "lists",
+            "of these prepared",
+            "went out of stock",
+            "purchases",
+            "withheld: out, bought",
+        ),
         *("shown: out for longer than stated", "stated s", "longest s seen"),
         *("shown: bought", "degraded lists", "bought shown in these", "proven"),
     )
     rows = []
     for form, one in truth.items():
         cells = (
-            *(form, f"{one.lists:,}", f"{one.changes:,}", f"{one.purchases:,}"),
+            *(
+                form,
+                f"{one.lists:,}",
+                f"{one.prepared:,}",
+                f"{one.changes:,}",
+                f"{one.purchases:,}",
+            ),
             f"{one.withheld_out:,}, {one.withheld_bought:,}",
             *(one.out_shown, f"{one.staleness_s:g}", f"{one.oldest_s:.3f}"),
             *(one.bought_shown, one.degraded, one.degraded_bought),

@@ -13,7 +13,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from time import perf_counter
 
 import msgspec
@@ -23,6 +23,7 @@ from loadtests.chaos import pace
 from loadtests.ranking.bench import RankingBench, ShopContents, purchase
 from tollgate.errors import StoreError
 from tollgate.load.process_usage import use_of
+from tollgate.schema import PREPARED_PREFIX
 from tollgate.store.event_writer import EventWriter
 from tollgate.store.redis.cluster_store import open_store
 from tollgate.store.stock_view import INTERVAL_S
@@ -34,6 +35,7 @@ from tollgate_client import (
 
 _PATIENCE_S = 30.0  # of the caller: every list is the server's
 _STORE_S = 10.0
+_PREPARE_S = 2.0  # between two runs of the preparation of lists
 _OUT = 100  # items out of stock at a time
 _CHANGE_S = 0.05  # between two changes of the stock
 _BUY = 0.2  # share of the lists of which the first item is bought
@@ -105,6 +107,7 @@ class Shown(msgspec.Struct, frozen=True):
     sent_s: float
     answered_s: float
     degraded: bool
+    prepared: bool
     by_server: bool
 
 
@@ -114,6 +117,7 @@ class Truth(msgspec.Struct, frozen=True):
 
     Attributes:
         lists: Number of lists by the server.
+        prepared: Those of them that were prepared ahead.
         others: Number of lists by the client: none is judged, so there should be none.
         changes: Number of times that an item went out of stock.
         purchases: Number of purchases.
@@ -131,6 +135,7 @@ class Truth(msgspec.Struct, frozen=True):
     """
 
     lists: int
+    prepared: int
     others: int
     changes: int
     purchases: int
@@ -171,8 +176,8 @@ def judge(
         staleness_s: Longest time that an item may be shown after it went out of stock.
         changes, purchases, cpu_s, seconds: See `Truth`.
     """
-    lists = others = out_shown = bought_shown = degraded = degraded_bought = 0
-    withheld_out = withheld_bought = 0
+    lists = prepared = others = degraded = degraded_bought = 0
+    out_shown = bought_shown = withheld_out = withheld_bought = 0
     oldest_s = 0.0
     before: dict[str, tuple[str, ...]] = {}
     for one in shown:
@@ -180,6 +185,7 @@ def judge(
             others += 1
             continue
         lists += 1
+        prepared += one.prepared
         degraded += one.degraded
         times = (one.sent_s, one.answered_s)
         for item in one.items:
@@ -196,6 +202,7 @@ def judge(
         before[one.user] = one.items
     return Truth(
         lists=lists,
+        prepared=prepared,
         others=others,
         changes=changes,
         purchases=purchases,
@@ -297,7 +304,8 @@ async def prove_truth(
     Args:
         answers: Number of lists.
         rate: Lists per second.
-        users: Number of users, each of whom requests many lists.
+        users: Number of users, each of whom requests many lists; the lists of half of
+            them are prepared, again and again.
         margin_s: Time that an item may be shown after the stock view's interval.
         out: Number of items out of stock at a time.
         count: Items of a list.
@@ -307,8 +315,8 @@ async def prove_truth(
         StoreError: The store does not answer.
     """
     chance = random.Random(seed)
-    every = bench.contents.user_ids
-    some = chance.sample(every, min(users, len(every)))
+    own, others = bench.store.prepared[: users // 2], bench.store.others
+    some = [*own, *others[: users - len(own)]]
     notes = Notes()
     shown: list[Shown] = []
     bought: list[str] = []
@@ -346,7 +354,9 @@ async def prove_truth(
         await client.wait_ready(_PATIENCE_S)
         before_s, began_s = _cpu_s(bench), perf_counter()
         with stock:
+            preparing = asyncio.ensure_future(_keep_prepared(bench, own))
             await pace(call, count=answers, rate=rate, turns={})
+            preparing.cancel()
         seconds = perf_counter() - began_s
     return judge(
         shown,
@@ -359,6 +369,13 @@ async def prove_truth(
     )
 
 
+async def _keep_prepared(bench: RankingBench, users: Sequence[str]) -> None:
+    """Prepare the lists again that the users' purchases have ended."""
+    while True:
+        await asyncio.to_thread(bench.store.prepare, users)
+        await asyncio.sleep(_PREPARE_S)
+
+
 def _shown(user: str, answer: Recommendations, *, sent_s: float) -> Shown:
     """Note a list; the client's own items in it are no claim of the server."""
     pairs = zip(answer.items, answer.sources, strict=True)
@@ -368,6 +385,7 @@ def _shown(user: str, answer: Recommendations, *, sent_s: float) -> Shown:
         sent_s=sent_s,
         answered_s=perf_counter(),
         degraded=bool(answer.degraded & _STORE_LATE),
+        prepared=any(one.startswith(PREPARED_PREFIX) for one in answer.sources),
         by_server=answer.source_of_list == "server",
     )
 

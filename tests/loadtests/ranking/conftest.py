@@ -10,9 +10,13 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from loadtests.ranking.bench import ShopContents, filled_store, read_contents
+from loadtests.ranking.bench import (
+    ShopContents,
+    ShopStore,
+    filled_store,
+    read_contents,
+)
 from tests.support.products.small_shop import release_shop, write_shop
-from tollgate.server.processes.redis_server import EmbeddedRedis
 
 ITEMS, USERS, EVENTS_OF_USER = 120, 40, 6
 _LAST = datetime.datetime(2024, 5, 1)
@@ -61,8 +65,9 @@ def contents(repository: Path, events: pl.DataFrame) -> ShopContents:
 
 @pytest.fixture(scope="package")
 def store(
-    contents: ShopContents, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[EmbeddedRedis]:
-    """A store with the events."""
-    with filled_store(contents, tmp_path_factory.mktemp("store")) as redis:
-        yield redis
+    repository: Path, contents: ShopContents, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ShopStore]:
+    """A store with the events, and prepared lists of half of the users."""
+    folder = tmp_path_factory.mktemp("store")
+    with filled_store(repository, contents, prepared=20, folder=folder) as found:
+        yield found

@@ -10,21 +10,22 @@ from msgspec.structs import replace
 from tritonclient.grpc import service_pb2
 from tritonclient.utils import serialize_byte_tensor
 
-from loadtests.ranking.bench import ShopContents, open_bench
+from loadtests.ranking.bench import ShopStore, open_bench
 from loadtests.ranking.latency import (
     LatencyRun,
     highest_rate,
     measure_latency,
+    mixed_users,
     users_in_turn,
 )
 from tollgate.load.results import count_rows
-from tollgate.server.processes.redis_server import EmbeddedRedis
 
 RUN = LatencyRun(
     rate=100.0,
     sent=100,
     answered=100,
     degraded=0,
+    hits=0.0,
     p50_ms=1.0,
     p95_ms=79.0,
     p99_ms=99.0,
@@ -70,16 +71,18 @@ def test_each_user_comes_before_any_comes_again() -> None:
 
 @pytest.mark.slow
 def test_lists_of_a_server_are_counted(
-    repository: Path, contents: ShopContents, store: EmbeddedRedis, tmp_path: Path
+    repository: Path, store: ShopStore, tmp_path: Path
 ) -> None:
-    with open_bench(
-        repository, contents, store, folder=tmp_path, form="ensemble"
-    ) as bench:
-        users = users_in_turn(contents.user_ids, seed=1)
+    with open_bench(repository, store, folder=tmp_path, form="ensemble") as bench:
+        prepared, others = (
+            users_in_turn(ids, seed=1) for ids in (store.prepared, store.others)
+        )
+        users = mixed_users(prepared, others, share=0.5, seed=1)
         run = measure_latency(bench, users, rate=20.0, seconds=2.0, name="test")
     assert (run.sent, run.answered, run.degraded) == (40, 40, 0)
     assert 0 < run.p50_ms <= run.p95_ms <= run.p99_ms <= run.max_ms
     assert run.server_cpu > 0
+    assert 0.25 < run.hits < 0.75
 
 
 def test_lists_and_refused_rows_of_an_answer_are_counted() -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from loadtests.ranking.bench import ShopContents, open_bench, out_of_stock
+from loadtests.ranking.bench import ShopStore, open_bench, out_of_stock
 from loadtests.ranking.faults import RANKING_FAULTS, FaultOutcome, prove_fault
 from tollgate.repository.slo import Form
-from tollgate.server.processes.redis_server import EmbeddedRedis
 
 PROVEN = FaultOutcome(
     fault=RANKING_FAULTS[0],
@@ -46,17 +45,16 @@ def test_each_wrong_count_fails_the_proof(change: dict[str, int]) -> None:
 def test_every_call_gets_its_items(
     form: Form,
     repository: Path,
-    contents: ShopContents,
-    store: EmbeddedRedis,
+    store: ShopStore,
     tmp_path: Path,
 ) -> None:
     """A killed step is missed by its callers; then the server is back."""
     names = ("hung", "killed", "first-step", "last-step")
     faults = [one for one in RANKING_FAULTS if one.name in names]
     with (
-        out_of_stock(store.url, contents, most=10) as out,
+        out_of_stock(store, most=10) as out,
         open_bench(
-            repository, contents, store, folder=tmp_path, form=form, behind_proxy=True
+            repository, store, folder=tmp_path, form=form, behind_proxy=True
         ) as bench,
     ):
         for fault in faults:

@@ -37,7 +37,7 @@ def test_latency_is_a_median_and_a_range() -> None:
     text = to_markdown(REPORT)
     row = cells(text, "| ensemble | none prepared")
     assert row[4] == "42.0 (40.0 … 60.0)"
-    assert row[6:8] == ["100.00%", "0"]
+    assert row[6:9] == ["100.00%", "0", "0.0 (0.0 … 0.0) %"]
     assert row[-1] == "230 (79.0 ms)"
     below, skipped = (
         line for line in text.splitlines() if line.startswith("| fused | none prepared")
@@ -48,8 +48,8 @@ def test_latency_is_a_median_and_a_range() -> None:
 
 def test_truth_and_faults_have_their_counts() -> None:
     text = to_markdown(REPORT)
-    assert cells(text, "| ensemble | 2 |")[4:] == [
-        *("1, 1", "0", "0.5", "0.000", "0", "0", "0", "yes")
+    assert cells(text, "| ensemble | 2 |")[2:] == [
+        *("1", "1", "1", "1, 1", "0", "0.5", "0.000", "0", "0", "0", "yes")
     ]
     row = cells(text, "| fused | no fault")
     assert row[2:8] == ["10", "0", "0", "9, 1", "100.00%", "personal 36, client 4"]

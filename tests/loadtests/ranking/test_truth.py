@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from loadtests.ranking.bench import ShopContents, open_bench
+from loadtests.ranking.bench import ShopStore, open_bench
 from loadtests.ranking.truth import Absence, Notes, Shown, Truth, judge, prove_truth
 from tollgate.repository.slo import Form
-from tollgate.server.processes.redis_server import EmbeddedRedis
 
 PROVEN = Truth(
     lists=2,
+    prepared=1,
     others=0,
     changes=1,
     purchases=1,
@@ -41,7 +41,15 @@ class FixedNotes(Notes):
 
 def shown(items: str, sent_s: float, *, degraded: bool = False) -> Shown:
     """A list of one-letter items, answered 0.1 s after the request."""
-    return Shown("u", tuple(items), sent_s, sent_s + 0.1, degraded, by_server=True)
+    return Shown(
+        user="u",
+        items=tuple(items),
+        sent_s=sent_s,
+        answered_s=sent_s + 0.1,
+        degraded=degraded,
+        prepared=False,
+        by_server=True,
+    )
 
 
 def judged(*lists: Shown) -> Truth:
@@ -77,7 +85,9 @@ def test_a_bought_item_is_wrong_from_then_on_for_this_user() -> None:
 
 
 def test_items_that_are_gone_from_a_users_list_are_counted() -> None:
-    found = judged(shown("abx", 9.0), shown("xyz", 15.0))
+    ahead = replace(shown("xyz", 15.0), prepared=True)
+    found = judged(shown("abx", 9.0), ahead)
+    assert (found.lists, found.prepared) == (2, 1)
     assert (found.withheld_out, found.withheld_bought) == (1, 1)
     assert found.ok
     assert not judged(shown("xyz", 9.0), shown("xyz", 15.0)).ok
@@ -104,12 +114,11 @@ def test_each_wrong_count_fails_the_proof(change: dict[str, int]) -> None:
 def test_no_list_of_a_server_shows_what_is_gone(
     form: Form,
     repository: Path,
-    contents: ShopContents,
-    store: EmbeddedRedis,
+    store: ShopStore,
     tmp_path: Path,
 ) -> None:
     """Stock and purchases change all the while; the view may be late by seconds."""
-    with open_bench(repository, contents, store, folder=tmp_path, form=form) as bench:
+    with open_bench(repository, store, folder=tmp_path, form=form) as bench:
         found = asyncio.run(
             prove_truth(
                 bench,
@@ -125,3 +134,4 @@ def test_no_list_of_a_server_shows_what_is_gone(
     assert found.ok, found
     assert (found.lists, found.degraded) == (400, 0)
     assert found.purchases > 20
+    assert 20 < found.prepared < 300
