@@ -358,7 +358,7 @@ def _ranking_table(
         sign = "+" if differences else ""
         cells = [
             f"{found[name].value:{sign}.3f}\n"
-            f"{found[name].low:{sign}.3f}…{found[name].high:{sign}.3f}"
+            f"{found[name].low:{sign}.3f}…\n{found[name].high:{sign}.3f}"
             for name in _RANKING_MEASURES
         ]
         table.add_row(one.name, *cells)
