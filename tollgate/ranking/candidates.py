@@ -428,8 +428,8 @@ class _Near:
         return self._summed(self._near, self._strengths * each) / _sum(weights)
 
     def _summed(self, near: I32, strengths: F64) -> F64:
-        found = np.bincount(near, strengths, minlength=self._size)
-        return found.astype(np.float64, copy=False)
+        summed = np.bincount(near, strengths, minlength=self._size)
+        return np.asarray(summed, np.float64)
 
 
 def _fill_seen_columns(
