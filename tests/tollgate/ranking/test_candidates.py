@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from msgspec.structs import replace
 
 from converters.ranking.retrieval import retrieval_graph
 from tests.support.products.small_shop import small_catalogue
@@ -110,6 +111,50 @@ def test_features_are_those_of_plain_python() -> None:
     assert math.isclose(by_item[5]["popularity_gap"], gap, rel_tol=1e-5)
     assert all(one["history_items"] == 2 for one in by_item.values())
     assert not features[6:].any()
+
+
+def test_neighbours_and_followers_count_by_their_place_in_the_history() -> None:
+    """Six distinct items with random lists; the newest five are recent."""
+    rng = np.random.default_rng(3)
+    near = rng.integers(-1, 6, (2, 6, 3)).astype(np.int32)
+    strength = rng.random((2, 6, 3)).astype(np.float32)
+    known = replace(
+        CATALOGUE,
+        neighbours=near[0],
+        similarities=strength[0],
+        followers=near[1],
+        follow_shares=strength[1],
+    )
+    row = [(5, 0, 1.0), (2, 0, 2.0), (5, 1, 3.0), (0, 0, 4.0)]
+    row += [(4, 2, 5.0), (3, 0, 6.0), (1, 0, 7.0)]
+    distinct = [5, 2, 0, 4, 3, 1]
+    given = Events(
+        items=np.array([[one[0] for one in row]], np.int32),
+        actions=np.array([[one[1] for one in row]], np.int8),
+        age_s=np.array([[one[2] for one in row]]),
+    )
+    found = retrieve(known, session(), given, available=ALL, skip=[NOTHING])
+    features = candidate_features(known, given, found)[0]
+
+    def mean(kind: int, item: int, weights: list[float]) -> float:
+        total = sum(
+            weight * float(strength[kind, own, place])
+            for own, weight in zip(distinct, weights, strict=False)
+            for place in range(3)
+            if near[kind, own, place] == item
+        )
+        return total / sum(weights)
+
+    for item, values in zip(found.items[0, :6].tolist(), features, strict=False):
+        by_name = dict(zip(FEATURE_NAMES, values.tolist(), strict=True))
+        for name, wanted in (
+            ("similar_history", mean(0, item, [1.0] * 6)),
+            ("similar_recent", mean(0, item, [1.0] * 5)),
+            ("similar_last", mean(0, item, [1.0])),
+            ("follows_history", mean(1, item, [0.5 ** (n / 5) for n in range(6)])),
+            ("follows_last", mean(1, item, [1.0])),
+        ):
+            assert math.isclose(by_name[name], wanted, rel_tol=1e-6), (item, name)
 
 
 def test_a_row_has_the_same_bits_alone_in_a_batch_and_turned() -> None:

@@ -193,10 +193,15 @@ def test_boosts_pins_and_caps_have_their_stated_effect() -> None:
     assert off.items.tolist() == order[:6]
 
 
-def test_diversity_is_the_maximal_marginal_relevance_of_plain_python() -> None:
+@pytest.mark.parametrize("most", [10, 3])
+def test_diversity_is_the_maximal_marginal_relevance_of_plain_python(
+    most: int,
+) -> None:
+    """With at most so many items of each of the four categories."""
     weight = 0.4
     given = given_of(count=10)
-    found = ranked(given, rules_of(diversity=weight))
+    cap = RankingRule("cap", "shop", "cap", number=most)
+    found = ranked(given, rules_of(*[cap] * (most < 10), diversity=weight))
     scores = dict(
         zip(given.candidates.tolist(), given.relevance.astype(float), strict=True)
     )
@@ -209,7 +214,7 @@ def test_diversity_is_the_maximal_marginal_relevance_of_plain_python() -> None:
             - weight
             * max([0.0, *(float(VECTORS[item] @ VECTORS[one]) for one in picks)])
             for item, score in scores.items()
-            if item not in picks
+            if item not in picks and sum(one % 4 == item % 4 for one in picks) < most
         }
         picks.append(max(values, key=lambda item: values[item]))
     assert found.items.tolist() == picks
