@@ -10,9 +10,12 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from tollgate.errors import TollgateError, install_remedy, part_remedy
+
+if TYPE_CHECKING:
+    import typer
 
 # Missing module -> the extra that installs it.
 _EXTRAS = {
@@ -51,11 +54,20 @@ _INTERRUPTED = 130  # exit status that a shell reports for Ctrl-C
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
+def _app() -> typer.Typer:
+    """Import all commands, or the one that runs where memory is scarce."""
+    if sys.argv[1:3] == ["edge", "run"]:
+        from tollgate.cli.operations.device_command import app
+    else:
+        from tollgate.cli.app import app
+    return app
+
+
 def _run() -> None:
     """Run the command line; a usage error is one line, with the way to its help."""
     import typer
 
-    from tollgate.cli.app import app
+    app = _app()
 
     # The parser's base class of usage errors; typer exports only one subclass of it.
     usage_error = cast("type[typer.BadParameter]", typer.BadParameter.__bases__[0])

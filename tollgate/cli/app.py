@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Annotated
 
 import typer
-from rich.markup import escape
-from typer.core import TyperCommand
 
 from tollgate import __version__
+from tollgate.cli.command import Command, example
 from tollgate.cli.decisions import decision_commands as decisions
 from tollgate.cli.decisions import journal_commands as journal
 from tollgate.cli.decisions import monitor_command as monitor
@@ -21,6 +19,7 @@ from tollgate.cli.models import policy_commands as policy
 from tollgate.cli.models import repository_commands as repository
 from tollgate.cli.operations import alarm_commands as alarms
 from tollgate.cli.operations import challenger_commands as challenger
+from tollgate.cli.operations import device_command as device
 from tollgate.cli.operations import door_command as door
 from tollgate.cli.operations import edge_commands as edge
 from tollgate.cli.operations import gateway_commands as gateway
@@ -32,7 +31,6 @@ from tollgate.cli.operations import store_commands as store
 from tollgate.cli.products import demo_commands as demo
 from tollgate.cli.products import product_commands as product
 from tollgate.compiled import describe
-from tollgate.errors import ArgumentError, InputError
 
 app = typer.Typer(
     name="tollgate",
@@ -73,45 +71,13 @@ def _start(
     """Parse the options that belong to no command."""
 
 
-class _Command(TyperCommand):
-    """
-    Runs a command, and names its options in errors of the library.
-
-    Refuses NaN in a numeric option, because every limit lets NaN pass.
-    """
-
-    def invoke(self, ctx: typer.Context) -> object:  # type: ignore[override]
-        for name, value in ctx.params.items():
-            if isinstance(value, float) and math.isnan(value):
-                flag = "--" + name.replace("_", "-")
-                raise typer.BadParameter("nan is no number", ctx, param_hint=flag)
-        try:
-            return super().invoke(ctx)
-        except ArgumentError as error:
-            options = ", ".join(map(self._option, error.source.split(", ")))
-            raise InputError(options, error.problem, where=error.where) from error
-
-    def _option(self, argument: str) -> str:
-        """Name the option that sets an argument of the library; else the argument."""
-        flag = "--" + argument.replace("_", "-")
-        for parameter in self.params:
-            flags = [one for one in parameter.opts if one.startswith("--")]
-            if flags and (argument == parameter.name or flag in flags):
-                return flags[0]
-        return argument
-
-
 _groups: dict[str, typer.Typer] = {}
-
-
-def _example(path: str, arguments: str) -> str:
-    return escape(f"Example: tollgate {path} {arguments}".rstrip())
 
 
 def _group(name: str, panel: str, help: str, arguments: str) -> None:
     """Add a group of commands; its help shows an example with these arguments."""
     _groups[name] = typer.Typer(
-        help=help, epilog=_example(name, arguments), no_args_is_help=True
+        help=help, epilog=example(name, arguments), no_args_is_help=True
     )
     app.add_typer(_groups[name], name=name, rich_help_panel=panel)
 
@@ -126,7 +92,7 @@ def _command(
     """Add a command, such as "release list", with an example of its arguments."""
     group, _, name = path.rpartition(" ")
     (_groups[group] if group else app).command(
-        name, cls=_Command, epilog=_example(path, arguments), rich_help_panel=panel
+        name, cls=Command, epilog=example(path, arguments), rich_help_panel=panel
     )(function)
 
 
@@ -301,7 +267,7 @@ _group(
 )
 _command("edge key", edge.key, "release.key release.pub")
 _command("edge pack", edge.pack, "fraud --key release.key --out fraud.bundle")
-_command("edge run", edge.run, "fraud.bundle --key release.pub --state device")
+_command("edge run", device.run, device.EXAMPLE)
 _group(
     "lists",
     _OPERATORS,

@@ -75,7 +75,7 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """
 
     name: VariantName
-    model: FileName | Literal[""]
+    model: str
     trees: int = 0
     compared: int = 0
     differing: int = 0
@@ -266,6 +266,10 @@ def _decode_manifest(signed: bytes, path: Path) -> Manifest:
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise InputError(path, str(error), where=MANIFEST_FILE) from error
     models = [one.model for one in manifest.variants if one.name != "rules"]
+    names = [one.name for one in manifest.variants]
+    if len(set(names)) < len(names):
+        problem = f"has a variant twice: {', '.join(names)}"
+        raise InputError(path, problem, where=MANIFEST_FILE)
     for name in (manifest.features, manifest.policy, *models):
         if name not in manifest.files:
             problem = f"names {name!r}, which is no file of the bundle"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import sqlite3
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -12,8 +14,9 @@ from typing import Any
 
 import numpy.typing as npt
 
-from tollgate.edge.bundle import Bundle, Manifest, read_bundle, read_public_key
+from tollgate.edge.bundle import Bundle, read_bundle, read_public_key
 from tollgate.edge.device_store import DeviceJournal, DeviceStore
+from tollgate.edge.variants import Limits, NoModel, VariantChoice, read_resources
 from tollgate.engine.decision_stage import recorded_fields
 from tollgate.engine.onnx_session import OnnxSession
 from tollgate.engine.scoring_model import ScoringModel
@@ -23,10 +26,13 @@ from tollgate.features.spec.spec_definition import FeatureSpec
 from tollgate.journal.journal_rows import Heading
 from tollgate.journal.stored_decision_commands import StoreCommands
 from tollgate.policy import Policy, load_policy
-from tollgate.server.local_engine import Columns, Engine
+from tollgate.repository.releases.release_file import variant_release
+from tollgate.server.local_engine import Columns, Engine, EngineModel
 from tollgate.steps.step_journal import StepJournal
 from tollgate.store.id_lists import LookupList, list_key
 from tollgate.worker import Worker
+
+log = logging.getLogger(__name__)
 
 SPOOL_BYTES = 64 << 20
 SEAL_AFTER_S = 300.0
@@ -60,15 +66,30 @@ class Device:
     """
 
     def __init__(
-        self, manifest: Manifest, spec: FeatureSpec, engine: Engine, store: DeviceStore
+        self,
+        bundle: Bundle,
+        spec: FeatureSpec,
+        policy: Policy,
+        *,
+        store: DeviceStore,
+        limits: Limits,
     ) -> None:
-        self.manifest = manifest
+        self.manifest = bundle.manifest
         self.spec = spec
-        self._engine = engine
+        self._bundle = bundle
+        self._policy = policy
         self._store = store
+        self._limits = limits
+        names = [one.name for one in bundle.manifest.variants]
+        self._choice = VariantChoice(names, limits)
+        # The upkeep deletes stored decisions after their window: it remembers no names.
+        self._commands = StoreCommands(window_s=policy.idempotency_s, most_bytes=0)
+        self.variant: str = names[0]
+        self._engine = self._open_engine()
         self._waiting: deque[_Request] = deque()
+        self._late = self._timed = 0
         self._closed = False
-        self._upkeep = Worker("edge-upkeep", store.keep_up, pause_s=_UPKEEP_S)
+        self._upkeep = Worker("edge-upkeep", self._keep_up, pause_s=_UPKEEP_S)
         self._upkeep.start()
 
     @classmethod
@@ -81,6 +102,7 @@ class Device:
         product: str | None = None,
         spool_bytes: int = SPOOL_BYTES,
         seal_after_s: float = SEAL_AFTER_S,
+        limits: Limits = Limits(),  # noqa: B008  it is frozen
     ) -> Device:
         """
         Verify a bundle, and open its release on a state folder.
@@ -93,12 +115,14 @@ class Device:
             spool_bytes: Most bytes of sealed segments of the journal; beyond that, the
                 oldest are deleted.
             seal_after_s: Longest time before a record is sealed, seconds.
+            limits: Resources; beyond them it decides by the bundle's next variant.
 
         Raises:
             InputError: The bundle or the key cannot be used, the bundle is older than
                 one that the folder had, or the folder is of another product.
             SetupError: The folder is in use, or cannot be written.
         """
+        limits.check()
         path, folder = Path(bundle), Path(state)
         read = read_bundle(path, key=read_public_key(Path(key)), product=product)
         manifest = read.manifest
@@ -114,11 +138,11 @@ class Device:
                 problem = f"has sequence {manifest.sequence}, but {folder} had {newest}"
                 raise InputError(path, f"{problem}: it is older")
             spec, policy = _read_rules(read, folder / _RELEASE_FOLDER)
-            engine = _open_engine(read, spec, policy, store=store)
-            with store.changes():
-                store.set_fact("sequence", manifest.sequence)
+            device = cls(read, spec, policy, store=store, limits=limits)
             stack.pop_all()
-        return cls(manifest, spec, engine, store)
+        with store.lock, store.changes():
+            store.set_fact("sequence", manifest.sequence)
+        return device
 
     def __enter__(self) -> Device:
         return self
@@ -144,16 +168,77 @@ class Device:
             InputError: A column is wrong, or the device is closed.
             JournalError: The decisions could not be written to disk; nothing changed.
         """
-        one = _Request(columns, dry_run=dry_run, now_us=now_us)
+        one, began_s = (
+            _Request(columns, dry_run=dry_run, now_us=now_us),
+            time.monotonic(),
+        )
         self._waiting.append(one)
         with self._store.lock:  # whoever holds it decides for all who wait
             if self._closed:
                 raise InputError("the device", "is closed; open another one")
             while not one.done:
                 self._decide_waiting()
+            self._timed += 1
+            self._late += (time.monotonic() - began_s) * 1e3 > self._limits.late_ms
         if one.error is not None:
             raise one.error
         return one.answer
+
+    def _keep_up(self) -> None:
+        """Keep the store in order, and decide by the variant that resources allow."""
+        self._store.keep_up()
+        with self._store.lock:
+            timed, late = self._timed, self._late
+            self._timed = self._late = 0
+        resources = read_resources(100.0 * late / timed if timed else 0.0)
+        name = self._choice.note(resources, now_s=time.monotonic())
+        if name != self.variant:
+            log.warning("deciding by %s: %s", name, self._choice.reason)
+            self.decide_by(name)
+
+    def decide_by(self, name: str) -> None:
+        """Decide by a variant of the bundle from now on."""
+        model = self._open_model(name)
+        with self._store.lock:
+            self.variant = name
+            self._engine.replace_model(
+                model, release=self._release, journal=self._open_journal()
+            )
+
+    @property
+    def _release(self) -> str:
+        return variant_release(self.manifest.release, self.variant)
+
+    def _open_model(self, name: str) -> EngineModel:
+        (variant,) = (one for one in self.manifest.variants if one.name == name)
+        if not variant.model:
+            return NoModel(len(self._policy.labels))
+        content = self._bundle.files[variant.model]
+        return ScoringModel(OnnxSession(content, intra_op_threads=1))
+
+    def _open_journal(self) -> StepJournal:
+        heading = Heading(
+            product=self._policy.product,
+            release=self._release,
+            spec_hash=self.spec.spec_hash,
+            entities=self.spec.entity_names,
+            fields=recorded_fields(self._policy, self.spec.field_names),
+        )
+        return StepJournal(DeviceJournal(heading, self._store, self._commands))
+
+    def _open_engine(self) -> Engine:
+        return Engine(
+            self.spec,
+            self._policy,
+            self._open_model(self.variant),
+            release=self._release,
+            store=self._store,
+            journal=self._open_journal(),
+            lists=tuple(
+                LookupList(one.name, one.of, list_key(self._policy.product, one.name))
+                for one in self._policy.lists
+            ),
+        )
 
     def load_lists(self, lists: Iterable[tuple[bytes, Sequence[bytes]]]) -> None:
         """Add ids to lists of the policy: the key of each list, and the ids."""
@@ -219,32 +304,3 @@ def _read_rules(bundle: Bundle, folder: Path) -> tuple[FeatureSpec, Policy]:
         amount=spec.amount,
     )
     return spec, policy
-
-
-def _open_engine(
-    bundle: Bundle, spec: FeatureSpec, policy: Policy, *, store: DeviceStore
-) -> Engine:
-    manifest = bundle.manifest
-    (variant,) = (one for one in manifest.variants if one.name == "full")
-    model = ScoringModel(OnnxSession(bundle.files[variant.model], intra_op_threads=1))
-    heading = Heading(
-        product=policy.product,
-        release=manifest.release,
-        spec_hash=spec.spec_hash,
-        entities=spec.entity_names,
-        fields=recorded_fields(policy, spec.field_names),
-    )
-    # The upkeep deletes stored decisions after their window: no names are remembered.
-    commands = StoreCommands(window_s=policy.idempotency_s, most_bytes=0)
-    return Engine(
-        spec,
-        policy,
-        model,
-        release=manifest.release,
-        store=store,
-        journal=StepJournal(DeviceJournal(heading, store, commands)),
-        lists=tuple(
-            LookupList(one.name, one.of, list_key(policy.product, one.name))
-            for one in policy.lists
-        ),
-    )

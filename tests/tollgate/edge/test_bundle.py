@@ -204,6 +204,7 @@ MODEL = b"fraud_model/1/model.onnx"
         (edited(b'"sequence": 1', b'"sequence": 0'), "manifest.json: Expected"),
         (edited(MODEL, b"fraud_model/1/other.onnx"), "the file is missing"),
         (edited(b'"release"', b'"unknown": 1, "release"'), "unknown field"),
+        (edited(b'"name": "full"', b'"name": "half"'), "Invalid enum value 'half'"),
         (lambda entries: entries.update({"more": b"x"}), "does not name"),
     ],
 )

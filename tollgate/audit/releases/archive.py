@@ -35,8 +35,15 @@ from tollgate.journal.decision_record import Records
 from tollgate.policy import POLICY_FILE
 from tollgate.ranking.catalogue import CATALOGUE_FILE, RETRIEVAL_FILE
 from tollgate.repository.product_models import read_product
-from tollgate.repository.releases.release_file import RELEASE_FILE
-from tollgate.repository.releases.release_history import find_release
+from tollgate.repository.releases.release_file import (
+    RELEASE_FILE,
+    release_of_variant,
+)
+from tollgate.repository.releases.release_history import (
+    find_release,
+    read_history,
+    releases_of,
+)
 from tollgate.repository.versions import list_versions
 from tollgate.schema import ARTIFACT_FILE, DEFAULT_OUTCOMES, Outcomes
 
@@ -50,7 +57,10 @@ def read_release_files(
 ) -> dict[str, bytes]:
     """Read the files of a release; return none if the repository does not know it."""
     try:
-        release = find_release(repository, product, name)
+        known = releases_of(read_history(repository, product))
+        release = known.get(name) or find_release(
+            repository, product, release_of_variant(name)
+        )
         models = read_product(repository, product)
         wanted = {
             SPEC_FILE: models.features_step,

@@ -1,4 +1,4 @@
-"""Decide on devices: `edge key|pack|run`."""
+"""Decide on devices: `edge key|pack`."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from typing import Annotated
 import typer
 
 from tollgate.cli import console
-from tollgate.cli.free_ports import require_free_places
 from tollgate.cli.options import Repository
 from tollgate.cli.repositories import open_for_reading
-from tollgate.cli.signals import stop_on_signal
 
 
 def key(
@@ -35,6 +33,16 @@ def pack(
     ],
     key: Annotated[Path, typer.Option(help="Private key to sign with: Ed25519, PEM.")],
     out: Annotated[Path, typer.Option(help="Bundle to write.")],
+    pruned: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of a smaller model, from `tollgate convert --prune`, for when "
+            "time or memory is short."
+        ),
+    ] = None,
+    rules: Annotated[
+        bool, typer.Option(help="Let the device decide without a model, if it must.")
+    ] = False,
     repository: Repository = None,
 ) -> None:
     """Write the active release of a product into one signed file for devices."""
@@ -44,56 +52,16 @@ def pack(
     chosen = console.settings(repository=repository, product=product)
     signing = read_private_key(key)
     with open_for_reading(chosen) as folder:
-        made = pack_release(folder, product=chosen.product, key=signing, out=out)
+        made = pack_release(
+            folder,
+            product=chosen.product,
+            key=signing,
+            out=out,
+            pruned=pruned,
+            rules=rules,
+        )
     console.result(
         f"{out}: {made.release} of {made.product}, sequence {made.sequence}, "
-        f"{len(made.files)} files, {out.stat().st_size:,} bytes"
+        f"{len(made.files)} files, {out.stat().st_size:,} bytes; variants "
+        + ", ".join(one.name for one in made.variants)
     )
-
-
-def run(
-    bundle: Annotated[
-        Path, typer.Argument(help="Bundle that `tollgate edge pack` wrote.")
-    ],
-    key: Annotated[
-        Path, typer.Option(help="Public key of those who sign bundles: Ed25519, PEM.")
-    ],
-    state: Annotated[
-        Path, typer.Option(help="Folder of windows and journal; created if missing.")
-    ],
-    listen: Annotated[
-        str, typer.Option(help="address:port for gRPC.")
-    ] = "127.0.0.1:8001",
-    spool_mib: Annotated[
-        int,
-        typer.Option(
-            help="Most MiB of sealed journal; beyond that the oldest is deleted.", min=4
-        ),
-    ] = 64,
-    seal_after: Annotated[
-        float,
-        typer.Option(help="Longest time before a record is sealed, seconds.", min=1),
-    ] = 300.0,
-) -> None:
-    """Decide on this device, over gRPC, until Ctrl-C or SIGTERM."""
-    from tollgate.edge.device import Device
-    from tollgate.edge.service import DeviceServer
-
-    require_free_places({"--listen": listen})
-    stopped = stop_on_signal()
-    with (
-        Device.open(
-            bundle,
-            key=key,
-            state=state,
-            spool_bytes=spool_mib << 20,
-            seal_after_s=seal_after,
-        ) as device,
-        DeviceServer(device, address=listen) as server,
-    ):
-        made = device.manifest
-        console.say(
-            f"{made.release} of {made.product} on {listen.rpartition(':')[0]}:"
-            f"{server.port}; state in {state}; Ctrl-C ends"
-        )
-        stopped.wait()

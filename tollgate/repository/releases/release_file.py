@@ -103,6 +103,20 @@ def spec_hash_text(spec_hash: int) -> str:
     return f"{spec_hash:016x}"
 
 
+VARIANTS = ("full", "pruned", "rules")  # of a release on a device
+
+
+def variant_release(release: str, variant: str) -> str:
+    """Return the name of a release in answers and records of a device's variant."""
+    return release if variant == VARIANTS[0] else f"{release}.{variant}"
+
+
+def release_of_variant(name: str) -> str:
+    """Return the release of a name that `variant_release` made."""
+    release, _, variant = name.rpartition(".")
+    return release if release and variant in VARIANTS[1:] else name
+
+
 def release_path(repository: Path, product: str) -> Path:
     """Return the path of a product's release.json."""
     return repository / product / RELEASE_FILE
