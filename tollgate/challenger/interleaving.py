@@ -22,35 +22,17 @@ from tollgate.audit.releases.archive import ReleaseArchive
 from tollgate.audit.releases.past_release import open_release
 from tollgate.audit.releases.ranking_replay import read_rankings
 from tollgate.audit.releases.record_rows import DETAILS, EVENT, SUBJECT, read_table
+from tollgate.audit.review.list_responses import ItemEvents, responses_of
 from tollgate.audit.worker.pseudonyms import Subjects, pseudonym
 from tollgate.challenger.intervals import Interval, share, sign_test
 from tollgate.errors import InputError
 from tollgate.ranking.catalogue import CATALOGUE_FILE, Catalogue
 from tollgate.ranking.rank import CHALLENGER, CHAMPION
 from tollgate.ranking.ranking_record import RankingRecord
-from tollgate.schema import ACTIONS
-
-ANY = "any"  # in place of an action: an event of any kind
 
 I8 = npt.NDArray[np.int8]
 I64 = npt.NDArray[np.int64]
 U8 = npt.NDArray[np.uint8]
-
-
-class ItemEvents(msgspec.Struct, frozen=True, eq=False):
-    """
-    Events of users with items; N rows.
-
-    Attributes:
-        users, items: Ids.
-        time_us: µs since 1970; int64 [N].
-        actions: Index in `schema.ACTIONS`, -1 for none; int8 [N].
-    """
-
-    users: Sequence[str]
-    items: Sequence[str]
-    time_us: I64
-    actions: I8
 
 
 class DraftedItems(msgspec.Struct, frozen=True, eq=False):
@@ -172,9 +154,6 @@ def compare_interleaved(
     table = pl.concat(found[pair])
     keys = subjects.known(entity, [one.encode() for one in set(events.users)])
     names = {one.decode(): pseudonym(key, entity, one) for one, key in keys.items()}
-    own_events = msgspec.structs.replace(
-        events, users=[names.get(one, "") for one in events.users]
-    )
     drafted = DraftedItems(
         users=table["user"].to_list(),
         items=table["item"].to_list(),
@@ -187,7 +166,7 @@ def compare_interleaved(
         lists=table.select("user", "time").n_unique(),
         users=table["user"].n_unique(),
         within_s=within_s,
-        preferences=preferences_of(drafted, own_events, within_s=within_s),
+        preferences=preferences_of(drafted, events.renamed(names), within_s=within_s),
     )
 
 
@@ -209,34 +188,10 @@ def preferences_of(
             "time": drafted.time_us,
             "team": drafted.teams,
         }
-    ).with_columns(pl.col("time").alias("listed"))
-    later = pl.DataFrame(
-        {
-            "user": pl.Series(events.users, dtype=pl.String),
-            "item": pl.Series(events.items, dtype=pl.String),
-            "time": events.time_us,
-            "action": events.actions,
-        }
     )
-    # Both are sorted by time, so those of each user and item are.
-    joined = later.sort("time", maintain_order=True).join_asof(
-        shown.sort("time", maintain_order=True),
-        on="time",
-        by=["user", "item"],
-        strategy="backward",
-        check_sortedness=False,
-    )
-    within_us = round(within_s * 1e6)
-    credited = joined.filter(
-        pl.col("team").is_not_null() & (pl.col("time") - pl.col("listed") < within_us)
-    )
-    named = sorted(set(events.actions[events.actions >= 0].tolist()))
     return tuple(
-        _preference(
-            ANY if action is None else ACTIONS[action],
-            credited if action is None else credited.filter(pl.col("action") == action),
-        )
-        for action in (None, *named)
+        _preference(action, credited)
+        for action, credited in responses_of(shown, events, within_s=within_s)
     )
 
 

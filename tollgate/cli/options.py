@@ -100,3 +100,16 @@ TlsKey = Annotated[
 TokenFile = Annotated[
     Path | None, typer.Option(help="File that contains only the caller's API key.")
 ]
+UserColumn = Annotated[
+    str | None,
+    typer.Option("--user", help="Column of the events with the ids of users."),
+]
+ItemColumn = Annotated[
+    str | None, typer.Option("--item", help="Column with the ids of items.")
+]
+TimeColumn = Annotated[
+    str | None, typer.Option("--time", help="Column with the times of the events.")
+]
+ActionColumn = Annotated[
+    str | None, typer.Option("--action", help="Column with view, cart or purchase.")
+]

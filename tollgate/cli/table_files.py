@@ -14,6 +14,7 @@ from tollgate.cli import console
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
+    from tollgate.audit.review.list_responses import ItemEvents
     from tollgate.backfill.tables import TableLoadCounts
     from tollgate.features.feature_tables import TableRows
     from tollgate.features.spec.feature_spec import FeatureSpec, Table
@@ -113,3 +114,28 @@ def _late(table: Table, done: TableLoadCounts) -> str:
     )
     text = f"{table.name} holds from {begin} UTC on: purchases from then until {end} "
     return text + "may have been scored without it"
+
+
+def read_item_events(
+    path: Path, *, user: str, item: str, time: str, action: str | None
+) -> ItemEvents:
+    """
+    Read a table of what users did.
+
+    Args:
+        path: Parquet, CSV or JSON lines.
+        user, item, time, action: Columns; None for no actions.
+
+    Raises:
+        InputError: The file or a column is missing, or has bad values.
+    """
+    from converters.ranking.interactions import read_interactions
+    from tollgate.audit.review.list_responses import ItemEvents
+
+    found = read_interactions(path, user=user, item=item, time=time, action=action)
+    return ItemEvents(
+        users=[found.user_ids[one] for one in found.users],
+        items=[found.item_ids[one].decode() for one in found.items],
+        time_us=found.time_us,
+        actions=found.actions,
+    )

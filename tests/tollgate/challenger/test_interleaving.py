@@ -25,10 +25,10 @@ from tests.support.products.small_shop import (
 )
 from tollgate.audit.releases.archive import ReleaseArchive
 from tollgate.audit.releases.past_release import open_release
+from tollgate.audit.review.list_responses import ItemEvents
 from tollgate.challenger.interleaving import (
     DraftedItems,
     InterleavingReport,
-    ItemEvents,
     compare_interleaved,
     preferences_of,
 )

@@ -27,6 +27,7 @@ from tollgate.audit.releases.journal_replay import facts_of
 from tollgate.audit.releases.past_release import OpenedRelease, open_release
 from tollgate.audit.releases.ranking_replay import read_rankings
 from tollgate.audit.releases.record_rows import DETAILS, SUBJECT, read_table
+from tollgate.audit.review.list_responses import ItemEvents, responses_of
 from tollgate.audit.worker.pseudonyms import Subjects, pseudonym
 from tollgate.errors import InputError, JournalError, TollgateError
 from tollgate.policy import Policy
@@ -35,9 +36,7 @@ from tollgate.ranking.catalogue import CATALOGUE_FILE, Catalogue
 from tollgate.ranking.rank import NONE, CatalogueRules, bind_rules, rank_row
 from tollgate.ranking.ranking_record import RankingRecord, replay_input
 from tollgate.repository.releases.release_file import spec_hash_text
-from tollgate.schema import ACTIONS
 
-ANY = "any"  # in place of an action: an event of any kind
 _NORMAL = 1.959964  # half the width of a 95 % interval, in standard deviations
 
 Bool = npt.NDArray[np.bool_]
@@ -45,23 +44,6 @@ F64 = npt.NDArray[np.float64]
 I8 = npt.NDArray[np.int8]
 I32 = npt.NDArray[np.int32]
 I64 = npt.NDArray[np.int64]
-
-
-class LaterEvents(msgspec.Struct, frozen=True, eq=False):
-    """
-    Events of users with items, after lists were shown; N rows.
-
-    Attributes:
-        users: Ids of users.
-        items: Ids of items.
-        time_us: µs since 1970; int64 [N].
-        actions: Index in `schema.ACTIONS`, -1 for none; int8 [N].
-    """
-
-    users: Sequence[str]
-    items: Sequence[str]
-    time_us: I64
-    actions: I8
 
 
 class Value(msgspec.Struct, frozen=True):
@@ -157,7 +139,7 @@ def estimate_lists(
     repository: Path | None,
     new: Policy,
     old: Policy | None,
-    events: LaterEvents,
+    events: ItemEvents,
     subjects: Subjects,
     within_s: float,
     progress: Callable[[int, int], None] = lambda done, total: None,
@@ -197,9 +179,7 @@ def estimate_lists(
     }
     return estimate(
         positions,
-        msgspec.structs.replace(
-            events, users=[names.get(one, "") for one in events.users]
-        ),
+        events.renamed(names),
         within_s=within_s,
         left_out=dict(found.left_out),
     )
@@ -207,7 +187,7 @@ def estimate_lists(
 
 def estimate(
     positions: Positions,
-    events: LaterEvents,
+    events: ItemEvents,
     *,
     within_s: float,
     left_out: dict[str, int],
@@ -239,7 +219,7 @@ def estimate(
         return _value(mean, by_user - mean * user_lists, lists)
 
     actions = []
-    for action, responses in responses_of(positions, events, within_s=within_s):
+    for action, responses in _responses(positions, events, within_s=within_s):
         weighted = weights * responses
         share = float(weighted.sum() / max(weights.sum(), 1e-300))
         rest = np.bincount(users, weighted - share * weights, minlength=len(user_index))
@@ -285,55 +265,23 @@ def _value(mean: float, rest: F64, count: float) -> Value:
     return Value(value=mean, variance=variance, low=mean - half, high=mean + half)
 
 
-def responses_of(
-    positions: Positions, events: LaterEvents, *, within_s: float
+def _responses(
+    positions: Positions, events: ItemEvents, *, within_s: float
 ) -> Iterator[tuple[str, Bool]]:
-    """
-    Attribute each event to the user's newest list before it that has the item.
-
-    Yields:
-        "any", then each action that the events have, and the positions with such a
-        response; bool [P].
-    """
-    rows = len(positions.items)
+    """Return the positions with a response, by action; bool [P]."""
+    users = pl.Series(positions.users, dtype=pl.String)
     shown = pl.DataFrame(
         {
-            "user": pl.Series(positions.users, dtype=pl.String).gather(
-                positions.list_index
-            ),
+            "user": users.gather(positions.list_index),
             "item": pl.Series(positions.items, dtype=pl.String),
             "time": positions.time_us[positions.list_index],
-            "row": np.arange(rows),
+            "row": np.arange(len(positions.items)),
         }
     )
-    later = pl.DataFrame(
-        {
-            "user": pl.Series(events.users, dtype=pl.String),
-            "item": pl.Series(events.items, dtype=pl.String),
-            "time": events.time_us,
-            "action": events.actions,
-        }
-    )
-    # Both are sorted by time, so those of each user and item are.
-    joined = later.sort("time", maintain_order=True).join_asof(
-        shown.sort("time", maintain_order=True).with_columns(listed=pl.col("time")),
-        on="time",
-        by=["user", "item"],
-        strategy="backward",
-        check_sortedness=False,
-    )
-    within_us = round(within_s * 1e6)
-    joined = joined.filter(
-        pl.col("row").is_not_null() & (pl.col("time") - pl.col("listed") < within_us)
-    )
-    named = np.unique(events.actions[events.actions >= 0]).tolist()
-    for action in (None, *named):
-        of_kind = (
-            joined if action is None else joined.filter(pl.col("action") == action)
-        )
-        found = np.zeros(rows, np.bool_)
-        found[of_kind["row"].to_numpy()] = True
-        yield ANY if action is None else ACTIONS[action], found
+    for action, responses in responses_of(shown, events, within_s=within_s):
+        found = np.zeros(len(positions.items), np.bool_)
+        found[responses["row"].to_numpy()] = True
+        yield action, found
 
 
 class _Bound(msgspec.Struct, frozen=True, eq=False):

@@ -24,7 +24,17 @@ from tollgate.cli.decisions.journal_commands import (
     seconds,
 )
 from tollgate.cli.operations.store_commands import STORE_DEADLINE_S
-from tollgate.cli.options import Arrival, Json, Product, Repository, State, StoreUrl
+from tollgate.cli.options import (
+    ActionColumn,
+    Arrival,
+    ItemColumn,
+    Json,
+    Product,
+    Repository,
+    State,
+    StoreUrl,
+    TimeColumn,
+)
 from tollgate.cli.repositories import require_entities, require_repository
 from tollgate.errors import InputError
 
@@ -70,15 +80,9 @@ def evaluate(
             "--item and --time."
         ),
     ] = None,
-    item: Annotated[
-        str | None, typer.Option(help="Column with the ids of items.")
-    ] = None,
-    event_time: Annotated[
-        str | None, typer.Option("--time", help="Column with the times of the events.")
-    ] = None,
-    action: Annotated[
-        str | None, typer.Option(help="Column with view, cart or purchase.")
-    ] = None,
+    item: ItemColumn = None,
+    event_time: TimeColumn = None,
+    action: ActionColumn = None,
     category: Annotated[
         str | None, typer.Option(help="Column with the category of the item.")
     ] = None,

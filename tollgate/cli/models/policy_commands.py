@@ -18,11 +18,21 @@ from tollgate.cli.decisions.journal_commands import (
     opened_chain,
     seconds,
 )
-from tollgate.cli.options import Json, Picture, Product, State, StoreUrl
+from tollgate.cli.options import (
+    ActionColumn,
+    ItemColumn,
+    Json,
+    Picture,
+    Product,
+    State,
+    StoreUrl,
+    TimeColumn,
+    UserColumn,
+)
 from tollgate.errors import InputError, RepositoryError
 
 if TYPE_CHECKING:
-    from tollgate.audit.releases.off_policy import LaterEvents
+    from tollgate.audit.review.list_responses import ItemEvents
     from tollgate.features.spec.spec_definition import FeatureSpec
     from tollgate.policy import Policy
     from tollgate.redecide import PolicyComparison
@@ -189,18 +199,10 @@ def simulate(
             "what users did later, with --user, --item and --time."
         ),
     ] = None,
-    user: Annotated[
-        str | None, typer.Option(help="Column of --events with the ids of users.")
-    ] = None,
-    item: Annotated[
-        str | None, typer.Option(help="Column with the ids of items.")
-    ] = None,
-    event_time: Annotated[
-        str | None, typer.Option("--time", help="Column with the times of the events.")
-    ] = None,
-    action: Annotated[
-        str | None, typer.Option(help="Column with view, cart or purchase.")
-    ] = None,
+    user: UserColumn = None,
+    item: ItemColumn = None,
+    event_time: TimeColumn = None,
+    action: ActionColumn = None,
     within: Annotated[
         str,
         typer.Option(help="Time after a list in which an event is a response to it."),
@@ -218,6 +220,8 @@ def simulate(
     have responded to the lists of the policy.
     """
     if events is not None:
+        from tollgate.cli.table_files import read_item_events
+
         if user is None or item is None or event_time is None:
             problem = "needs --user, --item and --time, its columns"
             raise InputError("--events", problem)
@@ -226,7 +230,9 @@ def simulate(
         _estimate(
             _policies(new, against, _features(spec, product, repository)),
             on=on,
-            events=_later_events(events, user, item, event_time, action),
+            events=read_item_events(
+                events, user=user, item=item, time=event_time, action=action
+            ),
             within_s=seconds(within, flag="--within"),
             keys=keys or default_keys(on),
             product=product,
@@ -272,29 +278,11 @@ def _policies(
     return _load(new, features), None if against is None else _load(against, features)
 
 
-def _later_events(
-    path: Path, user: str, item: str, event_time: str, action: str | None
-) -> LaterEvents:
-    """Read a table of what users did after lists were shown."""
-    from converters.ranking.interactions import read_interactions
-    from tollgate.audit.releases.off_policy import LaterEvents
-
-    found = read_interactions(
-        path, user=user, item=item, time=event_time, action=action
-    )
-    return LaterEvents(
-        users=[found.user_ids[one] for one in found.users],
-        items=[found.item_ids[one].decode() for one in found.items],
-        time_us=found.time_us,
-        actions=found.actions,
-    )
-
-
 def _estimate(
     policies: tuple[Policy, Policy | None],
     *,
     on: Path,
-    events: LaterEvents,
+    events: ItemEvents,
     within_s: float,
     keys: Path,
     product: str | None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -34,13 +34,17 @@ from tollgate.cli.operations.release_commands import (
     versions_of,
 )
 from tollgate.cli.options import (
+    ActionColumn,
+    ItemColumn,
     JournalUrl,
     Json,
     Picture,
     Product,
     Repository,
     State,
+    TimeColumn,
     UntilIdle,
+    UserColumn,
 )
 from tollgate.cli.repositories import (
     open_for_changes,
@@ -52,6 +56,7 @@ from tollgate.cli.signals import stop_on_signal
 from tollgate.errors import InputError
 
 if TYPE_CHECKING:
+    from tollgate.audit.review.list_responses import ItemEvents
     from tollgate.challenger.intervals import Interval
     from tollgate.challenger.trial_report import ReleaseSummary, TrialReport
     from tollgate.challenger.trials import TrialState
@@ -451,18 +456,10 @@ def report(
             "lists instead. Needs --user, --item and --time.",
         ),
     ] = None,
-    user: Annotated[
-        str | None, typer.Option(help="Column of --events with the ids of users.")
-    ] = None,
-    item: Annotated[
-        str | None, typer.Option(help="Column of --events with the ids of items.")
-    ] = None,
-    event_time: Annotated[
-        str | None, typer.Option("--time", help="Column with the times of the events.")
-    ] = None,
-    action: Annotated[
-        str | None, typer.Option(help="Column with view, cart or purchase.")
-    ] = None,
+    user: UserColumn = None,
+    item: ItemColumn = None,
+    event_time: TimeColumn = None,
+    action: ActionColumn = None,
     within: Annotated[
         str, typer.Option(help="Time after a list in which an event counts.")
     ] = "1d",
@@ -488,14 +485,17 @@ def report(
 
     chosen = console.settings(repository=repository, product=product, state=state)
     if events is not None:
+        from tollgate.cli.table_files import read_item_events
+
         if user is None or item is None or event_time is None:
             raise InputError("--events", "needs --user, --item and --time, its columns")
         if picture is not None:
             raise InputError("--picture", "does not go with --events")
         _report_interleaving(
             chosen,
-            events,
-            columns={"user": user, "item": item, "time": event_time, "action": action},
+            read_item_events(
+                events, user=user, item=item, time=event_time, action=action
+            ),
             challenger=name or "",
             within=within,
             folder=folder,
@@ -533,9 +533,8 @@ def report(
 
 def _report_interleaving(
     chosen: Settings,
-    events: Path,
+    events: ItemEvents,
     *,
-    columns: Mapping[str, str | None],
     challenger: str,
     within: str,
     folder: Path | None,
@@ -543,11 +542,10 @@ def _report_interleaving(
     as_json: bool,
 ) -> None:
     """Credit events to the releases of interleaved lists, and print the result."""
-    from converters.ranking.interactions import read_interactions
     from tollgate.audit.chain.links import link_paths, no_journal
     from tollgate.audit.releases.archive import ReleaseArchive
     from tollgate.audit.worker.pseudonyms import FILE, Subjects
-    from tollgate.challenger.interleaving import ItemEvents, compare_interleaved
+    from tollgate.challenger.interleaving import compare_interleaved
     from tollgate.cli.decisions.journal_commands import (
         default_folder,
         default_keys,
@@ -562,13 +560,6 @@ def _report_interleaving(
     keys = keys or default_keys(place)
     if not (keys / FILE).is_file():
         raise InputError(keys, "holds no keys of subjects, which find users' lists")
-    read = read_interactions(
-        events,
-        user=columns["user"] or "",
-        item=columns["item"] or "",
-        time=columns["time"] or "",
-        action=columns["action"],
-    )
     chain = journal_chain(place, None, product=chosen.product)
     subjects = Subjects(keys)
     found = compare_interleaved(
@@ -576,12 +567,7 @@ def _report_interleaving(
         ReleaseArchive(chain),
         repository=chosen.repository_path,
         challenger=challenger,
-        events=ItemEvents(
-            users=[read.user_ids[one] for one in read.users],
-            items=[read.item_ids[one].decode() for one in read.items],
-            time_us=read.time_us,
-            actions=read.actions,
-        ),
+        events=events,
         subjects=subjects,
         within_s=within_s,
     )

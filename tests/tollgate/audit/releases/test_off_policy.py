@@ -20,12 +20,12 @@ from tests.support.audit.ranked_records import (
 from tollgate.audit.chain.chain import Chain
 from tollgate.audit.releases.archive import ReleaseArchive
 from tollgate.audit.releases.off_policy import (
-    LaterEvents,
     Positions,
     estimate,
     estimate_lists,
 )
 from tollgate.audit.releases.past_release import OpenedRelease
+from tollgate.audit.review.list_responses import ItemEvents
 from tollgate.audit.worker.pseudonyms import Subjects
 from tollgate.audit.worker.sealing import Sealer
 from tollgate.cli.app import app
@@ -41,9 +41,9 @@ HOUR_US = 3_600_000_000
 NOTHING = np.zeros(0, np.int32)
 
 
-def later(*events: tuple[str, str, int, int]) -> LaterEvents:
+def later(*events: tuple[str, str, int, int]) -> ItemEvents:
     """Make events: user, item, time in µs, action."""
-    return LaterEvents(
+    return ItemEvents(
         users=[user for user, *_ in events],
         items=[item for _, item, *_ in events],
         time_us=np.array([time for *_, time, _ in events], np.int64),
@@ -187,7 +187,7 @@ def test_the_interval_covers_the_known_value() -> None:
             before=None,
             after=(items == wanted).ravel(),
         )
-        events = LaterEvents(
+        events = ItemEvents(
             users=[f"u{one}" for one in of_list[row]],
             items=[f"i{one}" for one in items[row, place]],
             time_us=row * HOUR_US + 60_000_000,
@@ -228,7 +228,7 @@ def sealed(records: Records, folder: Path, repository: Path) -> Chain:
     return chain
 
 
-def clicks_on_all(records: Records) -> LaterEvents:
+def clicks_on_all(records: Records) -> ItemEvents:
     """Make an event with each item of each list, at the time of the list."""
     names = catalogue_of().item_ids
     events = [
