@@ -36,7 +36,7 @@ from loadtests.ranking.bench import (
     out_of_stock,
     read_contents,
 )
-from loadtests.ranking.faults import RANKING_FAULTS, FaultOutcome, prove_fault
+from loadtests.ranking.faults import FaultOutcome, faults_of, prove_fault
 from loadtests.ranking.latency import (
     LatencyRun,
     highest_rate,
@@ -156,12 +156,13 @@ def _faults(
 ) -> list[FaultOutcome]:
     """Inject one fault after the other."""
     found = []
-    for fault in RANKING_FAULTS:
+    faults = faults_of(bench.form)
+    for fault in faults:
         proof = prove_fault(
             bench,
             fault,
             out=out,
-            answers=-(-options.answers // len(RANKING_FAULTS)),
+            answers=-(-options.answers // len(faults)),
             rate=options.rate,
             deadline_s=options.deadline_ms / 1e3,
         )

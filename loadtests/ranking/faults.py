@@ -24,6 +24,7 @@ from loadtests.faults import INJECTIONS, FaultyStore
 from loadtests.ranking.bench import RankingBench
 from loadtests.ranking.shop import PRODUCT
 from loadtests.results.percentiles import percentile
+from tollgate.repository.slo import Form
 from tollgate.schema import PREPARED_PREFIX, SOURCES
 from tollgate_client import AsyncRecommender, ClientError
 
@@ -55,10 +56,21 @@ RANKING_FAULTS = (
     RankingFault("hung", "Redis hangs (SIGSTOP)"),
     RankingFault("slow", "every answer of Redis takes 50 ms more"),
     RankingFault(
-        "first-step", "the candidates step is killed, and loaded again", _FIRST
+        "first-step",
+        "the first step's process is killed, and the step loaded again",
+        _FIRST,
     ),
-    RankingFault("last-step", "the ranking step is killed, and loaded again", _LAST),
+    RankingFault(
+        "last-step",
+        "the last step's process is killed, and the step loaded again",
+        _LAST,
+    ),
 )
+
+
+def faults_of(form: Form) -> list[RankingFault]:
+    """Return the faults of a form; fused, all steps are one process."""
+    return [one for one in RANKING_FAULTS if form == "ensemble" or one.step != _LAST]
 
 
 class FaultOutcome(msgspec.Struct, frozen=True):

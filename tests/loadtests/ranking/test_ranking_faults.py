@@ -9,7 +9,12 @@ import pytest
 from msgspec.structs import replace
 
 from loadtests.ranking.bench import ShopStore, open_bench, out_of_stock
-from loadtests.ranking.faults import RANKING_FAULTS, FaultOutcome, prove_fault
+from loadtests.ranking.faults import (
+    RANKING_FAULTS,
+    FaultOutcome,
+    faults_of,
+    prove_fault,
+)
 from tollgate.repository.slo import Form
 
 PROVEN = FaultOutcome(
@@ -50,7 +55,7 @@ def test_every_call_gets_its_items(
 ) -> None:
     """A killed step is missed by its callers; then the server is back."""
     names = ("hung", "killed", "first-step", "last-step")
-    faults = [one for one in RANKING_FAULTS if one.name in names]
+    faults = [one for one in faults_of(form) if one.name in names]
     with (
         out_of_stock(store, most=10) as out,
         open_bench(
