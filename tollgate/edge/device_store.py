@@ -289,19 +289,20 @@ class DeviceStore:
 
     def _seal(self, until_s: float) -> bool:
         """Move chunks into one segment, if they fill it or the first is old enough."""
+        run = self._upkeep.execute
+        sql = "SELECT sum(length(raw)), min(added_s) FROM chunks"
+        size, oldest_s = run(sql).fetchone()
+        if not size or (size < _SEGMENT_BYTES and oldest_s > until_s):
+            return False
         size, taken = 0, []
-        chunks = self._upkeep.execute(
-            "SELECT first, records, added_s, raw FROM chunks ORDER BY first"
-        )
+        chunks = run("SELECT first, records, raw FROM chunks ORDER BY first")
         with contextlib.closing(chunks):
-            for first, records, added_s, raw in chunks:
-                taken.append((first, records, added_s, raw))
+            for first, records, raw in chunks:
+                taken.append((first, records, raw))
                 size += len(raw)
                 if size >= _SEGMENT_BYTES:
                     break
-        if not taken or (size < _SEGMENT_BYTES and taken[0][2] > until_s):
-            return False
-        self._write_segment([(first, raw) for first, _, _, raw in taken])
+        self._write_segment([(first, raw) for first, _, raw in taken])
         end = taken[-1][0] + taken[-1][1]
         with self.lock, self.changes():
             self._database.execute("DELETE FROM chunks WHERE first < ?", (end,))

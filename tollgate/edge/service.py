@@ -22,7 +22,7 @@ from tollgate.server.wire_tensors import (
     wire_type,
 )
 
-_WORKERS = 16  # requests in progress; they share a commit
+_WORKERS = 8  # requests in progress; they share a commit
 _OPTIONS = (("grpc.so_reuseport", 0),)
 _END_S = 5.0
 

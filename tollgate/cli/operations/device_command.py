@@ -7,6 +7,7 @@ progress bar; `app` is a command line with this command alone.
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -77,6 +78,9 @@ def run(
         ) as device,
         DeviceServer(device, address=listen) as server,
     ):
+        # The garbage collector need not scan the objects of the start again.
+        gc.collect()
+        gc.freeze()
         made = device.manifest
         place = f"{listen.rpartition(':')[0]}:{server.port}"
         print(
