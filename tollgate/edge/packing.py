@@ -119,7 +119,7 @@ def _read_pruned(folder: Path, spec: FeatureSpec) -> tuple[Variant, bytes]:
         raise RepositoryError(path, problem, where="spec_hash")
     trades = [one for one in artifact.trades if one.kind == "prune"]
     if not trades:
-        problem = "has no pruning with its measured loss: convert it with --prune"
+        problem = "has no pruning with its measured loss: prune it when it is converted"
         raise RepositoryError(path, problem, where="trades")
     content = _read(folder / MODEL_FILE)
     if hashlib.sha256(content).hexdigest() != artifact.sha256:
