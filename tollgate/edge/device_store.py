@@ -50,6 +50,8 @@ CREATE TABLE chunks(
 _WAIT_MS = 5_000  # for the upkeep's connection; no reader holds the database longer
 _CACHE_KIB = 2_048
 _CHECKPOINT_BYTES = 16 << 20  # of the write-ahead log
+_CHECKPOINT_RECORDS = 400  # since the last time; some 16 MiB of the log
+_COPIES = 5  # of the log, before one that holds the lock
 _SEGMENT_BYTES = 1 << 20
 _MOST_SWEPT = 256  # expired keys at once
 _OWNER_ONLY = 0o600
@@ -178,6 +180,7 @@ class DeviceStore:
             self.store = _TableStore(self._database)
             self.writer = str(self._fact("writer"))
             self.next = self._committed = self._next_record()
+            self._copied = self.next
             self._closed = False
             self._stack = stack.pop_all()
 
@@ -354,17 +357,26 @@ class DeviceStore:
 
     def _checkpoint(self) -> None:
         """
-        Copy the write-ahead log into the database, most of it without the lock.
+        Copy the write-ahead log into the database, without the lock if possible.
 
-        The log begins anew once all of it is copied, which needs a moment without
-        changes; the second copy is short.
+        The log begins anew once all of it is copied. Each copy takes less time than the
+        one before, because it has only the changes since then; so one of them mostly
+        ends between two requests.
         """
         wal = self._path.with_name(f"{DATABASE}-wal")
-        if wal.stat().st_size < _CHECKPOINT_BYTES:
+        grown = wal.stat().st_size >= _CHECKPOINT_BYTES  # it does not shrink
+        if not grown or self.next - self._copied < _CHECKPOINT_RECORDS:
             return
+        self._copied = self.next
+        if not any(self._copy_log() for _ in range(_COPIES)):
+            with self.lock:
+                self._copy_log()
+
+    def _copy_log(self) -> bool:
+        """Copy what the log has now; return whether that is still all of it."""
+        before = self.next
         self._upkeep.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        with self.lock:
-            self._upkeep.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        return self.next == before
 
     def save(self) -> None:
         """Do nothing: each decision is saved."""
