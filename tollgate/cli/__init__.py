@@ -55,8 +55,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 def _app() -> typer.Typer:
-    """Import all commands, or the one that runs where memory is scarce."""
-    if sys.argv[1:3] == ["edge", "run"]:
+    """Import all commands, or those that run where memory is scarce."""
+    if sys.argv[1:2] == ["edge"] and sys.argv[2:3] in (["run"], ["sync"]):
         from tollgate.cli.operations.device_command import app
     else:
         from tollgate.cli.app import app

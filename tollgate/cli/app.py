@@ -267,7 +267,23 @@ _group(
 )
 _command("edge key", edge.key, "release.key release.pub")
 _command("edge pack", edge.pack, "fraud --key release.key --out fraud.bundle")
-_command("edge run", device.run, device.EXAMPLE)
+_command("edge run", device.run, device.RUN_EXAMPLE)
+_command("edge sync", device.sync, device.SYNC_EXAMPLE)
+_command(
+    "edge release",
+    edge.release,
+    "tills fraud.bundle --store s3://bucket/edge --key release.key",
+)
+_command(
+    "edge rollback",
+    edge.rollback,
+    "tills --store s3://bucket/edge --key release.key",
+)
+_command(
+    "edge collect",
+    edge.collect,
+    "tills --store s3://bucket/edge --journal-url redis://127.0.0.1:6379 --every 30s",
+)
 _group(
     "lists",
     _OPERATORS,

@@ -103,6 +103,7 @@ class Device:
         spool_bytes: int = SPOOL_BYTES,
         seal_after_s: float = SEAL_AFTER_S,
         limits: Limits = Limits(),  # noqa: B008  it is frozen
+        withdrawn: int = 0,
     ) -> Device:
         """
         Verify a bundle, and open its release on a state folder.
@@ -116,6 +117,8 @@ class Device:
                 oldest are deleted.
             seal_after_s: Longest time before a record is sealed, seconds.
             limits: Resources; beyond them it decides by the bundle's next variant.
+            withdrawn: Highest sequence that a rollback took back: a folder that had it,
+                or a lower one, may go back to an older bundle.
 
         Raises:
             InputError: The bundle or the key cannot be used, the bundle is older than
@@ -134,7 +137,8 @@ class Device:
                 seal_after_s=seal_after_s,
             )
             stack.callback(store.close)
-            if manifest.sequence < (newest := store.number("sequence")):
+            newest = store.number("sequence")
+            if manifest.sequence < newest and newest > withdrawn:
                 problem = f"has sequence {manifest.sequence}, but {folder} had {newest}"
                 raise InputError(path, f"{problem}: it is older")
             spec, policy = _read_rules(read, folder / _RELEASE_FOLDER)

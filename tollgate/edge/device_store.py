@@ -319,8 +319,11 @@ class DeviceStore:
         name = f"{first:019d}-{self.writer}{SUFFIX}"
         content = b"".join((head(header), *frames))
         path = self.segments_folder / name
-        present = segments(self.segments_folder)
-        sizes = {one: one.stat().st_size for one in present if one != path}
+        sizes = {}
+        for one in segments(self.segments_folder):
+            with contextlib.suppress(FileNotFoundError):  # `edge sync` pushed it
+                sizes[one] = one.stat().st_size
+        sizes.pop(path, None)
         excess = sum(sizes.values()) + len(content) - self._spool_bytes
         for oldest in sorted(sizes):
             if excess <= 0:

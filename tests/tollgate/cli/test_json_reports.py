@@ -48,7 +48,8 @@ SILENT = {
     *("journal run", "gateway run", "gateway metrics", "gateway key"),
     *("gateway certificates", "engine", "alerts", "dashboards"),
     *("alarms run", "alarms deliver", "door", "edge key"),
-    *("edge pack", "edge run"),
+    *("edge pack", "edge run", "edge sync", "edge release"),
+    *("edge rollback", "edge collect"),
 }
 STRUCTS = {
     "journal verify": VerificationResult.__struct_fields__,

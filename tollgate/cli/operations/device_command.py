@@ -1,13 +1,14 @@
 """
-Decide on a device: `edge run`.
+Decide on a device, and sync it: `edge run|sync`.
 
 A device has little memory, so this module imports no other command, and no table or
-progress bar; `app` is a command line with this command alone.
+progress bar; `app` is a command line with these commands alone.
 """
 
 from __future__ import annotations
 
 import gc
+import socket
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -17,20 +18,29 @@ import typer
 from tollgate.cli.command import Command, example
 from tollgate.cli.free_ports import require_free_places
 from tollgate.cli.signals import stop_on_signal
+from tollgate.errors import InputError
 
-EXAMPLE = "fraud.bundle --key release.pub --state device"
+RUN_EXAMPLE = "fraud.bundle --key release.pub --state device"
+SYNC_EXAMPLE = "--store s3://bucket/edge --group tills --key release.pub --state device"
+
+PublicKey = Annotated[
+    Path, typer.Option(help="Public key of those who sign bundles: Ed25519, PEM.")
+]
+DeviceState = Annotated[
+    Path, typer.Option(help="Folder of windows and journal; created if missing.")
+]
 
 
 def run(
+    key: PublicKey,
+    state: DeviceState,
     bundle: Annotated[
-        Path, typer.Argument(help="Bundle that `tollgate edge pack` wrote.")
-    ],
-    key: Annotated[
-        Path, typer.Option(help="Public key of those who sign bundles: Ed25519, PEM.")
-    ],
-    state: Annotated[
-        Path, typer.Option(help="Folder of windows and journal; created if missing.")
-    ],
+        Path | None,
+        typer.Argument(
+            help="Bundle that `tollgate edge pack` wrote.",
+            show_default="the one that `edge sync` activates",
+        ),
+    ] = None,
     listen: Annotated[
         str, typer.Option(help="address:port for gRPC.")
     ] = "127.0.0.1:8001",
@@ -57,48 +67,98 @@ def run(
     ] = 20.0,
 ) -> None:
     """Decide on this device, over gRPC, until Ctrl-C or SIGTERM."""
+    from tollgate.edge.active import Active, find_active, serve
     from tollgate.edge.device import Device
-    from tollgate.edge.service import DeviceServer
     from tollgate.edge.variants import Limits
 
-    require_free_places({"--listen": listen})
-    stopped = stop_on_signal()
-    with (
-        Device.open(
-            bundle,
+    limits = Limits(
+        late_ms=late_ms, resident_mib=resident_mib, battery_percent=battery_percent
+    )
+
+    def find() -> Active:
+        return find_active(state, key) if bundle is None else Active(bundle)
+
+    def open_device(active: Active) -> Device:
+        return Device.open(
+            active.path,
             key=key,
             state=state,
             spool_bytes=spool_mib << 20,
             seal_after_s=seal_after,
-            limits=Limits(
-                late_ms=late_ms,
-                resident_mib=resident_mib,
-                battery_percent=battery_percent,
-            ),
-        ) as device,
-        DeviceServer(device, address=listen) as server,
-    ):
-        # The garbage collector need not scan the objects of the start again.
+            limits=limits,
+            withdrawn=active.withdrawn,
+        )
+
+    def say(device: Device, address: str) -> None:
+        # The garbage collector need not scan the objects of a start again.
+        gc.unfreeze()
         gc.collect()
         gc.freeze()
         made = device.manifest
-        place = f"{listen.rpartition(':')[0]}:{server.port}"
-        print(
-            f"{made.release} of {made.product} on {place}; state in {state}; "
-            "Ctrl-C ends",
-            file=sys.stderr,
-            flush=True,
+        _print(
+            f"{made.release} of {made.product} on {address}; state in {state}; "
+            "Ctrl-C ends"
         )
-        stopped.wait()
+
+    require_free_places({"--listen": listen})
+    serve(find, open_device, listen=listen, stopped=stop_on_signal(), say=say)
+
+
+def sync(
+    store: Annotated[
+        str, typer.Option(help="Object store: a folder, or such as s3://bucket/edge.")
+    ],
+    group: Annotated[str, typer.Option(help="Group of this device.")],
+    key: PublicKey,
+    state: DeviceState,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of this device in its group.", show_default="the host's name"
+        ),
+    ] = None,
+    every: Annotated[
+        str | None,
+        typer.Option(help="Pause between polls, such as 30s.", show_default="once"),
+    ] = None,
+) -> None:
+    """
+    Pull the release of this device, and push its records; exit status 1 if one failed.
+
+    With --every, until Ctrl-C or SIGTERM. Failures are then tried again.
+    """
+    from tollgate.edge.sync import Sync
+    from tollgate.features.spec.spec_document import duration_us
+    from tollgate.worker import Worker
+
+    try:
+        every_s = duration_us(every) / 1e6 if every is not None else None
+    except ValueError as error:
+        raise InputError("--every", str(error)) from error
+    name = socket.gethostname() if device is None else device
+    stopped = stop_on_signal()
+    with Sync(store, group=group, device=name, folder=state, key=key) as syncing:
+        if every_s is None:
+            if not syncing.step():
+                raise typer.Exit(1)
+            return
+        _print(f"{name} syncs with {store}, group {group}; Ctrl-C ends")
+        Worker(
+            "edge-sync", syncing.step, pause_s=every_s, at_once=True, stopped=stopped
+        ).run()
+
+
+def _print(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 app = typer.Typer(name="tollgate", pretty_exceptions_enable=False)
 _edge = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]})
-_edge.command("run", cls=Command, epilog=example("edge run", EXAMPLE))(run)
+_edge.command("run", cls=Command, epilog=example("edge run", RUN_EXAMPLE))(run)
+_edge.command("sync", cls=Command, epilog=example("edge sync", SYNC_EXAMPLE))(sync)
 app.add_typer(_edge, name="edge")
 
 
 @app.callback()
-@_edge.callback()
-def _groups() -> None:
-    """Make groups of both: Typer runs a lone command without its name."""
+def _group() -> None:
+    """Make a group: Typer runs a lone command without its name."""

@@ -1,0 +1,397 @@
+"""A device runs what its group names, and the centre gets its records."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from tests.support.edge.bundles import Keys, packed
+from tollgate.edge.aggregates import DAY_S, HOUR_S, Aggregate, merge
+from tollgate.edge.bundle import Manifest, read_bundle, write_bundle
+from tollgate.edge.device import Device
+from tollgate.edge.device_store import JOURNAL
+from tollgate.edge.group import (
+    Group,
+    encode_group,
+    open_objects,
+    release,
+    roll_back,
+    share_of,
+)
+from tollgate.edge.sync import (
+    ACTIVE_FILE,
+    FLEET,
+    REPORT_FILE,
+    Report,
+    Sync,
+    read_active,
+)
+from tollgate.errors import InputError
+
+GROUP = "tills"
+
+
+class Centre:
+    """An object store in a folder, keys, and bundles of one release each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.keys = Keys(folder)
+        self.folder = folder
+        self.store = folder / "store"
+        self.store.mkdir()
+        self._first = packed(self.keys, folder)
+
+    @property
+    def url(self) -> str:
+        """Return the store's address."""
+        return str(self.store)
+
+    def bundle(self, sequence: int, *, keys: Keys | None = None) -> Path:
+        """Sign the release again, under another name and number."""
+        read = read_bundle(self._first, key=self.keys.verifies)
+        manifest: Manifest = msgspec.structs.replace(
+            read.manifest, release=f"fraud-{sequence}", sequence=sequence
+        )
+        out = self.folder / f"{sequence}.bundle"
+        write_bundle(out, manifest, read.files, key=(keys or self.keys).signs)
+        return out
+
+    def release(
+        self, sequence: int, *, canary: float | None = None, pin: str | None = None
+    ) -> Group:
+        """Release a bundle to the group."""
+        return release(
+            open_objects(self.url),
+            GROUP,
+            bundle=self.bundle(sequence),
+            key=self.keys.signs,
+            canary=canary,
+            pin=pin,
+        )
+
+    def roll_back(self, *, pin: str | None = None) -> Group:
+        """Take a release back."""
+        return roll_back(open_objects(self.url), GROUP, key=self.keys.signs, pin=pin)
+
+    def sync(self, state: Path, device: str = "till-1") -> Sync:
+        """Open the sync of a device."""
+        return Sync(
+            self.url, group=GROUP, device=device, folder=state, key=self.keys.public
+        )
+
+    def active(self, state: Path) -> str:
+        """Return the release that a device shall run."""
+        found = read_active(state, self.keys.public)
+        assert found is not None
+        return found[2].release
+
+    @property
+    def group_file(self) -> Path:
+        """Return the group's file in the store."""
+        return self.store / GROUP / "group.json"
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> Centre:
+    """Make a centre."""
+    return Centre(tmp_path)
+
+
+def test_releases_reach_a_device_and_go_back_in_order(
+    centre: Centre, tmp_path: Path
+) -> None:
+    """Release, release, rollback, release; a run follows each."""
+    state = tmp_path / "state"
+    with centre.sync(state) as sync:
+        for change, wanted in (
+            (lambda: centre.release(3), "fraud-3"),
+            (lambda: centre.release(5), "fraud-5"),
+            (centre.roll_back, "fraud-3"),
+            (lambda: centre.release(4), "fraud-4"),
+            (centre.roll_back, "fraud-3"),
+        ):
+            change()
+            assert sync.pull()
+            assert not sync.pull()
+            assert centre.active(state) == wanted
+            found = read_active(state, centre.keys.public)
+            assert found is not None
+            path, group, _ = found
+            with Device.open(
+                path,
+                key=centre.keys.public,
+                state=state,
+                withdrawn=group.withdrawn,
+            ) as device:
+                assert device.manifest.release == wanted
+    assert len(list((state / FLEET).glob("*.bundle"))) == 2
+    with pytest.raises(InputError, match="has no earlier release"):
+        centre.roll_back()
+    with pytest.raises(
+        InputError, match=r"has sequence 2, group tills has 3: it is ol"
+    ):
+        centre.release(2)
+
+
+def test_a_canary_reaches_its_share_and_grows(centre: Centre) -> None:
+    """The same devices each time, and no others; a pin wins."""
+    devices = [f"till-{number}" for number in range(2_000)]
+    centre.release(1)
+    small = centre.release(2, canary=10)
+    large = centre.release(2, canary=30)
+    first, second = (
+        {one for one in devices if group.bundle_for(one).sequence == 2}
+        for group in (small, large)
+    )
+    assert first < second
+    assert 150 < len(first) < 250
+    assert 520 < len(second) < 680
+    other = {one for one in devices if share_of(one, "another bundle") < 10}
+    assert len(other & first) < 50
+    pinned = centre.release(3, pin="till-7")
+    assert pinned.bundle_for("till-7").sequence == 3
+    assert {pinned.bundle_for(one).sequence for one in second - {"till-7"}} == {2}
+    back = centre.roll_back()
+    assert {back.bundle_for(one).sequence for one in devices} == {1, 3}
+    last = centre.roll_back(pin="till-7")
+    assert {last.bundle_for(one).sequence for one in devices} == {1}
+    with pytest.raises(InputError, match="till-7 has no pin in group tills"):
+        centre.roll_back(pin="till-7")
+
+
+def test_a_withdrawn_canary_or_pin_goes_back_on_the_device(
+    centre: Centre, tmp_path: Path
+) -> None:
+    """Also on a device that missed the change, and sees the next one."""
+    state = tmp_path / "state"
+    centre.release(1)
+    centre.release(9, canary=100)
+    with centre.sync(state) as sync:
+        sync.pull()
+        assert centre.active(state) == "fraud-9"
+        centre.roll_back()
+        centre.release(2)
+        sync.pull()
+        assert centre.active(state) == "fraud-2"
+        centre.release(8, pin="till-1")
+        sync.pull()
+        assert centre.active(state) == "fraud-8"
+        centre.roll_back(pin="till-1")
+        sync.pull()
+        assert centre.active(state) == "fraud-2"
+
+
+def _older(centre: Centre, old: bytes) -> None:
+    centre.group_file.write_bytes(old)
+
+
+def _unordered(centre: Centre, old: bytes) -> None:
+    del old
+    group = centre.release(6)
+    earlier = group.earlier[-1]
+    forged = msgspec.structs.replace(group, number=9, bundle=earlier)
+    centre.group_file.write_bytes(encode_group(forged, centre.keys.signs))
+
+
+def _half_group(centre: Centre, old: bytes) -> None:
+    del old
+    content = centre.group_file.read_bytes()
+    centre.group_file.write_bytes(content[: len(content) // 2])
+
+
+def _changed_group(centre: Centre, old: bytes) -> None:
+    del old
+    content = centre.group_file.read_bytes().replace(b'number\\":2', b'number\\":7')
+    assert b"7" in content
+    centre.group_file.write_bytes(content)
+
+
+def _foreign_group(centre: Centre, old: bytes) -> None:
+    del old
+    other = Keys(centre.folder, "other")
+    group = centre.release(6)
+    centre.group_file.write_bytes(encode_group(group, other.signs))
+
+
+def _other_group(centre: Centre, old: bytes) -> None:
+    del old
+    group: Group = msgspec.structs.replace(centre.release(6), name="lanes")
+    centre.group_file.write_bytes(encode_group(group, centre.keys.signs))
+
+
+def _bundle_of(centre: Centre, sequence: int) -> Path:
+    reference = centre.release(sequence).bundle
+    return centre.store / GROUP / "bundles" / f"{reference.sha256}.bundle"
+
+
+def _half_bundle(centre: Centre, old: bytes) -> None:
+    del old
+    path = _bundle_of(centre, 6)
+    path.write_bytes(path.read_bytes()[:5_000])
+
+
+def _tampered_bundle(centre: Centre, old: bytes) -> None:
+    del old
+    path = _bundle_of(centre, 6)
+    content = bytearray(path.read_bytes())
+    content[9_000] ^= 1
+    path.write_bytes(content)
+
+
+def _missing_bundle(centre: Centre, old: bytes) -> None:
+    del old
+    _bundle_of(centre, 6).unlink()
+
+
+def _foreign_bundle(centre: Centre, old: bytes) -> None:
+    """Name a bundle that another key signed in a group that the right key signed."""
+    del old
+    group = centre.release(6)
+    content = centre.bundle(6, keys=Keys(centre.folder, "other")).read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    (centre.store / GROUP / "bundles" / f"{digest}.bundle").write_bytes(content)
+    bundle = msgspec.structs.replace(group.bundle, sha256=digest)
+    named: Group = msgspec.structs.replace(group, bundle=bundle)
+    centre.group_file.write_bytes(encode_group(named, centre.keys.signs))
+
+
+@pytest.mark.parametrize(
+    ("attack", "words"),
+    [
+        (_older, "has number 1, this device had 2: it is older"),
+        (_unordered, "has sequence 3, this device has 5: it is older, and no rollback"),
+        (_half_group, "is no signed group file, or only a part of one"),
+        (_changed_group, "the signature does not fit"),
+        (_foreign_group, "the signature does not fit: another key signed it"),
+        (_other_group, "is of group lanes, not tills"),
+        (_half_bundle, "is damaged, or only a part: it has another SHA-256"),
+        (_tampered_bundle, "is damaged, or only a part: it has another SHA-256"),
+        (_missing_bundle, "is missing: the group file names it"),
+        (_foreign_bundle, "the signature does not fit: another key signed it"),
+    ],
+)
+def test_what_is_refused_changes_nothing(
+    attack: object, words: str, *, centre: Centre, tmp_path: Path
+) -> None:
+    """In one line, in the report, too; the next good file is taken."""
+    state = tmp_path / "state"
+    with centre.sync(state) as sync:
+        centre.release(3)
+        sync.pull()
+        old = centre.group_file.read_bytes()
+        centre.release(5)
+        sync.pull()
+        before = (state / FLEET / ACTIVE_FILE).read_bytes()
+        good = centre.group_file.read_bytes()
+        attack(centre, old)  # type: ignore[operator]
+        with pytest.raises(InputError) as caught:
+            sync.pull()
+        assert words in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert not sync.step()
+        report = read_report(centre)
+        assert words in report.refused
+        assert report.release == "fraud-5"
+        assert (state / FLEET / ACTIVE_FILE).read_bytes() == before
+        assert not list((state / FLEET).glob(".*"))
+        centre.group_file.write_bytes(good)
+        centre.release(7)
+        assert sync.step()
+        assert centre.active(state) == "fraud-7"
+        assert read_report(centre).refused == ""
+
+
+def read_report(centre: Centre, device: str = "till-1") -> Report:
+    """Read the report of a device in the store."""
+    path = centre.store / GROUP / "devices" / device / REPORT_FILE
+    return msgspec.json.decode(path.read_bytes(), type=Report)
+
+
+def decide(device: Device, first: int, count: int) -> list[str]:
+    """Decide purchases; return the decisions."""
+    draw = np.random.default_rng(first)
+    answer = device.decide(
+        {
+            "transaction_id": [f"t{first + row}" for row in range(count)],
+            "customer_id": [f"c{one}" for one in draw.integers(0, 5, count)],
+            "terminal_id": [f"m{one}" for one in draw.integers(0, 3, count)],
+            "amount": (draw.integers(100, 300_000, count) / 100).tolist(),
+            "event_time": [time.time_ns() // 1000] * count,
+        }
+    )
+    return list(answer["decision"].tolist())
+
+
+def test_records_are_pushed_once_the_store_is_back(
+    centre: Centre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Away, they stay; the counts by outcome are those of the answers."""
+    state = tmp_path / "state"
+    centre.release(1)
+    answers: list[str] = []
+    with centre.sync(state) as sync:
+        assert sync.step()
+        found = read_active(state, centre.keys.public)
+        assert found is not None
+        away = centre.store.with_name("away")
+        for part in range(3):
+            with Device.open(found[0], key=centre.keys.public, state=state) as device:
+                answers += decide(device, part * 40, 40)
+            if part == 1:
+                centre.store.rename(away)
+                centre.store.write_bytes(b"no folder")
+                assert not sync.step()
+                assert len(list((state / JOURNAL).rglob("*.spool"))) == 1
+        centre.store.unlink()
+        away.rename(centre.store)
+        assert sync.step()
+    assert not list(state.rglob("*.spool"))
+    names = [one.name for one in centre.store.rglob("*.spool")]
+    assert len(names) == 3
+    report = read_report(centre)
+    counts: dict[str, int] = {}
+    for one in report.aggregates:
+        assert one.release == "fraud-1"
+        assert sum(one.us) == sum(one.outcomes.values())
+        for word, number in one.outcomes.items():
+            counts[word] = counts.get(word, 0) + number
+    assert counts == {word: answers.count(word) for word in set(answers)}
+    assert list(report.counted.values()) == [120]
+
+
+def test_old_hours_become_days_and_old_days_end() -> None:
+    """Two years of an hourly decision, with the same counts in a second release."""
+    hours = 2 * 365 * 24
+    kept: list[Aggregate] = []
+    for begin in range(0, hours, 24):
+        new = [
+            Aggregate(
+                begin_s=(begin + hour) * HOUR_S,
+                length_s=HOUR_S,
+                release=name,
+                outcomes={"approve": 2, "review": 1},
+                degraded=1,
+                us=[1, 2],
+            )
+            for hour in range(24)
+            for name in ("a", "b")
+        ]
+        kept = merge(kept, new)
+    single = [one for one in kept if one.length_s == HOUR_S]
+    days = [one for one in kept if one.length_s == DAY_S]
+    assert [len(single), len(days)] == [2 * 168, 2 * 366]
+    assert {one.begin_s for one in single} == {
+        hour * HOUR_S for hour in range(hours - 168, hours)
+    }
+    last = hours // 24 - 7
+    assert {one.begin_s for one in days} == {
+        day * DAY_S for day in range(last - 366, last)
+    }
+    for one in days:
+        assert one.outcomes == {"approve": 48, "review": 24}
+        assert (one.degraded, one.us) == (24, [24, 48])
