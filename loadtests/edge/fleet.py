@@ -267,8 +267,8 @@ class FleetResult(msgspec.Struct, frozen=True):
     Result of a run.
 
     Attributes:
-        online_s: Time from a rollback's order, when the command ended, until each online device
-            had it active.
+        online_s: Time from the end of `tollgate edge rollback` until each online device
+            had the earlier release active.
         returned_s: The same for the others, from when the store was reachable again.
         served_s: Time from active to served, of each device.
         acknowledged: Decisions that were acknowledged.

@@ -1,4 +1,4 @@
-"""A device that is killed, or loses its power, has what it acknowledged."""
+"""Devices that are killed, offline or lose power have what they acknowledged."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from loadtests.edge.fleet import run_fleet
 from loadtests.edge.losses import Victim, build_library
 from tests.support.edge.bundles import REPOSITORY, Keys, packed
 
@@ -49,3 +50,15 @@ def test_a_device_that_does_not_wait_for_its_disk_is_found(tmp_path: Path) -> No
     killed = victim(tmp_path, library=build_library(tmp_path), unsynced=True)
     killed.kill(most_s=1.5)
     assert killed.losses.lost > 0
+
+
+@pytest.mark.slow
+def test_a_fleet_goes_back_and_loses_no_record(tmp_path: Path) -> None:
+    """One of four is offline, and one is killed, while a rollback is ordered."""
+    found = run_fleet(
+        tmp_path, devices=4, offline=1, poll_s=1.0, offline_s=2.0, kills=1
+    )
+    assert len(found.online_s) == 3
+    assert len(found.returned_s) == 1
+    assert found.acknowledged == found.pushed == found.sealed > 4
+    assert (found.lost, found.missing, found.findings) == (0, 0, 0)

@@ -22,7 +22,6 @@ import msgspec
 
 from tollgate.edge.aggregates import Aggregate, count, merge
 from tollgate.edge.bundle import Name, read_bundle, read_public_key
-from tollgate.edge.device import Device
 from tollgate.edge.device_store import JOURNAL
 from tollgate.edge.group import (
     BUNDLES,
@@ -303,6 +302,9 @@ class Sync:
         own: BundleReference | None,
         source: str,
     ) -> None:
+        # Its libraries take memory, and few polls bring a bundle.
+        from tollgate.edge.device import Device
+
         try:
             bundle = read_bundle(path, key=self._public_key, product=group.product)
             manifest = bundle.manifest

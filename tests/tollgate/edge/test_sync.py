@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import time
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+import redis
 
 from tests.support.edge.bundles import Keys, packed
 from tollgate.edge.aggregates import DAY_S, HOUR_S, Aggregate, merge
 from tollgate.edge.bundle import Manifest, read_bundle, write_bundle
+from tollgate.edge.collector import Collector
 from tollgate.edge.device import Device
 from tollgate.edge.device_store import JOURNAL
 from tollgate.edge.group import (
@@ -31,7 +35,10 @@ from tollgate.edge.sync import (
     Sync,
     read_active,
 )
-from tollgate.errors import InputError
+from tollgate.errors import ArgumentError, InputError, SetupError
+from tollgate.journal.decision_record import decode_chunk
+from tollgate.journal.stream_entries import stream_key
+from tollgate.repair.spool_segments import read_segment
 
 GROUP = "tills"
 
@@ -395,3 +402,169 @@ def test_old_hours_become_days_and_old_days_end() -> None:
     for one in days:
         assert one.outcomes == {"approve": 48, "review": 24}
         assert (one.degraded, one.us) == (24, [24, 48])
+
+
+def test_a_push_that_fails_waits_longer_each_time(
+    centre: Centre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5 s, 10 s, up to 10 minutes; at once when the store answers again."""
+    now = [1_000.0]
+    monkeypatch.setattr("tollgate.edge.sync.time.monotonic", lambda: now[0])
+    centre.release(1)
+    devices = centre.store / GROUP / "devices"
+    devices.write_bytes(b"no folder")
+    tries = []
+    with centre.sync(tmp_path / "state") as sync:
+        push = sync.push
+        monkeypatch.setattr(sync, "push", lambda: tries.append(now[0]) or push())
+        for _ in range(4_000):
+            assert not sync.step()
+            now[0] += 1
+        pauses = [second - first for first, second in pairwise(tries)]
+        assert pauses == [5, 10, 20, 40, 80, 160, 320, 600, 600, 600, 600, 600]
+        devices.unlink()
+        away = centre.store.rename(centre.store.with_name("away"))
+        centre.store.write_bytes(b"no folder")
+        assert not sync.step()
+        centre.store.unlink()
+        away.rename(centre.store)
+        assert sync.step()
+
+
+def test_a_segment_that_is_written_again_is_pushed_whole(
+    centre: Centre, tmp_path: Path
+) -> None:
+    """
+    A killed device seals chunks again, under the same name and with more records.
+
+    The centre has both, and counts no record twice.
+    """
+    state = tmp_path / "state"
+    centre.release(1)
+    with centre.sync(state) as sync:
+        sync.step()
+        found = read_active(state, centre.keys.public)
+        assert found is not None
+        with Device.open(found[0], key=centre.keys.public, state=state) as device:
+            decide(device, 0, 10)
+            store = device._store
+            rows = store._database.execute("SELECT * FROM chunks").fetchall()
+            store.seal()
+            (first,) = (state / JOURNAL).rglob("*.spool")
+            assert sync.step()
+            with store.lock, store.changes():
+                store._database.executemany("INSERT INTO chunks VALUES (?,?,?,?)", rows)
+            decide(device, 10, 5)
+        (second,) = (state / JOURNAL).rglob("*.spool")
+        assert second == first
+        assert sync.step()
+    assert len(list(centre.store.rglob("*.spool"))) == 2
+    assert list(read_report(centre).counted.values()) == [15]
+    total = sum(sum(one.us) for one in read_report(centre).aggregates)
+    assert total == 15
+
+
+def test_one_process_syncs_a_folder(centre: Centre, tmp_path: Path) -> None:
+    """And names are checked."""
+    with (
+        centre.sync(tmp_path / "state"),
+        pytest.raises(SetupError, match="is in use"),
+    ):
+        centre.sync(tmp_path / "state")
+    with pytest.raises(ArgumentError, match="'a/b' is not 1 to 64 letters"):
+        centre.sync(tmp_path / "state", "a/b")
+
+
+def test_a_group_of_another_product_is_refused(centre: Centre, tmp_path: Path) -> None:
+    """By the centre, and by a device that has a product."""
+    centre.release(1)
+    sensors = packed(centre.keys, tmp_path, "sensors")
+    objects = open_objects(centre.url)
+    with pytest.raises(InputError, match="is of sensors, group tills is of fraud"):
+        release(objects, GROUP, bundle=sensors, key=centre.keys.signs)
+    with centre.sync(tmp_path / "state") as sync:
+        sync.pull()
+        centre.group_file.unlink()
+        for _ in range(2):
+            release(objects, GROUP, bundle=sensors, key=centre.keys.signs)
+        with pytest.raises(InputError, match="is of sensors, not fraud"):
+            sync.pull()
+
+
+@pytest.mark.parametrize("damage", [False, True])
+def test_records_reach_the_stream_over_s3(
+    damage: bool,
+    *,
+    centre: Centre,
+    tmp_path: Path,
+    object_store: Any,
+    store_url: str,
+    redis_client: redis.Redis,
+) -> None:
+    """Each record once; a damaged segment stays in the store, and the others go on."""
+    bucket = f"edge-{damage}".lower()
+    object_store.files().mkdir(bucket)
+    url, state = f"s3://{bucket}/fleet", tmp_path / "state"
+    objects = open_objects(url)
+    for sequence in (1, 2):
+        release(objects, GROUP, bundle=centre.bundle(sequence), key=centre.keys.signs)
+    keys = centre.keys
+    with Sync(url, group=GROUP, device="a", folder=state, key=keys.public) as sync:
+        assert sync.step()
+        assert centre.active(state) == "fraud-2"
+        path = next((state / FLEET).glob("*.bundle"))
+        for part in range(2):
+            with Device.open(path, key=keys.public, state=state) as device:
+                decide(device, part * 20, 20)
+            assert sync.step()
+    if damage:
+        files = object_store.files()
+        name = min(files.find(f"{bucket}/fleet/{GROUP}/devices/a/journal"))
+        files.pipe_file(name, files.cat_file(name)[:-5])
+    collector = Collector(url, group=GROUP, journal_url=store_url)
+    assert collector.step() == 2 - damage
+    assert collector.step() == 0
+    collector.close()
+    entries = redis_client.xrange(stream_key("fraud"))
+    found = [
+        one
+        for _, fields in entries
+        for one in decode_chunk(fields[b"c"]).transaction_id
+    ]
+    assert found == [b"t%d" % number for number in range(20 * damage, 40)]
+    left = objects.files(f"{GROUP}/devices", deep=True)
+    assert sum(one.endswith(".spool") for one in left) == damage
+
+
+def test_counts_outlive_records_that_found_no_room(
+    centre: Centre, tmp_path: Path
+) -> None:
+    """The spool is full while the store is away: the oldest segments go."""
+    state = tmp_path / "state"
+    centre.release(1)
+    with centre.sync(state) as sync:
+        sync.step()
+        found = read_active(state, centre.keys.public)
+        assert found is not None
+        away = centre.store.rename(centre.store.with_name("away"))
+        centre.store.write_bytes(b"no folder")
+        for part in range(6):
+            with Device.open(
+                found[0], key=centre.keys.public, state=state, spool_bytes=20_000
+            ) as device:
+                decide(device, part * 40, 40)
+            sync.aggregate()
+        centre.store.unlink()
+        away.rename(centre.store)
+        assert sync.step()
+    report = read_report(centre)
+    assert sum(sum(one.us) for one in report.aggregates) == 240
+    numbers = sorted(
+        number
+        for path in centre.store.rglob("*.spool")
+        for raw in read_segment(path, path.read_bytes()).events
+        for one in [decode_chunk(raw)]
+        for number in range(one.first_sequence, one.first_sequence + len(one))
+    )
+    assert numbers == list(range(numbers[0], 240))
+    assert 0 < numbers[0] < 200
