@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 import pytest
+import redis
 
 from tollgate.policy.policy_document import read_document
 
@@ -69,3 +71,34 @@ def test_added_features_need_no_other_state(folder: Path) -> None:
         file.write(lines)
     (shown,) = blocks("add-a-feature.md", "text")
     assert shown.strip() in run(diff, folder)
+
+
+def test_a_device_follows_the_tutorial(
+    folder: Path, store_url: str, redis_client: redis.Redis
+) -> None:
+    """Released, updated, rolled back, deceived in vain; four decisions are sealed."""
+    del redis_client  # it empties the Redis
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def here(text: str) -> str:
+        text = text.replace("127.0.0.1:8001", f"127.0.0.1:{port}")
+        return text.replace("redis://127.0.0.1:6379", store_url)
+
+    shell = [here(one) for one in blocks("device-tutorial.md", "sh")]
+    first, decision = blocks("device-tutorial.md", "text")
+    (program,) = blocks("device-tutorial.md", "py")
+    (folder / "decide.py").write_text(here(program))
+    sign, start, ask, release, rollback, deceive, collect = shell
+    try:
+        assert run(sign, folder).endswith(first.strip())
+        run(start, folder)
+        assert run(ask, folder) == decision.strip()
+        assert run(release, folder).endswith("approve fraud-2")
+        assert run(rollback, folder).endswith("approve fraud-1")
+        assert "refused\napprove fraud-1\n" in run(deceive, folder)
+        assert "\nsealed 4 decisions in 1 segments" in run(collect, folder)
+    finally:
+        if (folder / "run.pid").exists():
+            run("kill $(cat run.pid) 2> /dev/null || true", folder)
