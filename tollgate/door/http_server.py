@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,8 @@ from granian import Granian
 from granian.constants import HTTPModes, Interfaces, Loops
 from granian.http import HTTP1Settings, HTTP2Settings
 from granian.log import LogLevels
+
+from tollgate.worker import Worker
 
 # Also the time for which HTTP/1.1 leaves an idle connection open.
 _HEADER_TIMEOUT_MS = 30_000
@@ -97,10 +97,10 @@ def serve(make_application: Callable[[], Any], listening: Listening) -> None:
 def _end_with(parent: int) -> None:
     """End this process when its parent dies, at the latest by the kernel's alarm."""
 
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_PARENT_S)
-        signal.alarm(_END_S)
-        os.kill(os.getpid(), signal.SIGTERM)
+    def look() -> None:
+        ending = signal.getitimer(signal.ITIMER_REAL)[0] > 0
+        if os.getppid() != parent and not ending:
+            signal.alarm(_END_S)
+            os.kill(os.getpid(), signal.SIGTERM)
 
-    threading.Thread(target=watch, name="parent", daemon=True).start()
+    Worker("parent", look, pause_s=_PARENT_S).start()
