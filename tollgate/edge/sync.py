@@ -35,6 +35,7 @@ from tollgate.edge.group import (
 from tollgate.errors import (
     ArgumentError,
     InputError,
+    JournalError,
     ObjectStoreError,
     SetupError,
     TollgateError,
@@ -360,7 +361,11 @@ class Sync:
         outcomes = self._outcomes() if fresh else ()
         for path, _ in fresh:
             for raw in _read_chunks(path):
-                records = decode_chunk(raw)
+                try:
+                    records = decode_chunk(raw)
+                except JournalError as error:  # of another version; the centre reads it
+                    log.error("records of %s are not counted: %s", path, error)
+                    continue
                 if records.first_sequence >= counted.get(records.writer, 0):
                     end = records.first_sequence + len(records)
                     counted[records.writer] = end

@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.support.edge.bundles import Keys, packed
-from tests.tollgate.edge.test_sync import GROUP, Centre
+from tests.support.edge.centre import GROUP, Centre
 from tollgate.cli.app import app
 from tollgate.edge.active import Active, find_active, serve
 from tollgate.edge.bundle import read_bundle

@@ -14,8 +14,8 @@ import pytest
 import redis
 
 from tests.support.edge.bundles import Keys, packed
+from tests.support.edge.centre import GROUP, Centre
 from tollgate.edge.aggregates import DAY_S, HOUR_S, Aggregate, merge
-from tollgate.edge.bundle import Manifest, read_bundle, write_bundle
 from tollgate.edge.collector import Collector
 from tollgate.edge.device import Device
 from tollgate.edge.device_store import JOURNAL
@@ -24,7 +24,6 @@ from tollgate.edge.group import (
     encode_group,
     open_objects,
     release,
-    roll_back,
     share_of,
 )
 from tollgate.edge.sync import (
@@ -35,72 +34,10 @@ from tollgate.edge.sync import (
     Sync,
     read_active,
 )
-from tollgate.errors import ArgumentError, InputError, SetupError
+from tollgate.errors import ArgumentError, InputError, SetupError, StoreError
 from tollgate.journal.decision_record import decode_chunk
 from tollgate.journal.stream_entries import stream_key
 from tollgate.repair.spool_segments import read_segment
-
-GROUP = "tills"
-
-
-class Centre:
-    """An object store in a folder, keys, and bundles of one release each."""
-
-    def __init__(self, folder: Path) -> None:
-        self.keys = Keys(folder)
-        self.folder = folder
-        self.store = folder / "store"
-        self.store.mkdir()
-        self._first = packed(self.keys, folder)
-
-    @property
-    def url(self) -> str:
-        """Return the store's address."""
-        return str(self.store)
-
-    def bundle(self, sequence: int, *, keys: Keys | None = None) -> Path:
-        """Sign the release again, under another name and number."""
-        read = read_bundle(self._first, key=self.keys.verifies)
-        manifest: Manifest = msgspec.structs.replace(
-            read.manifest, release=f"fraud-{sequence}", sequence=sequence
-        )
-        out = self.folder / f"{sequence}.bundle"
-        write_bundle(out, manifest, read.files, key=(keys or self.keys).signs)
-        return out
-
-    def release(
-        self, sequence: int, *, canary: float | None = None, pin: str | None = None
-    ) -> Group:
-        """Release a bundle to the group."""
-        return release(
-            open_objects(self.url),
-            GROUP,
-            bundle=self.bundle(sequence),
-            key=self.keys.signs,
-            canary=canary,
-            pin=pin,
-        )
-
-    def roll_back(self, *, pin: str | None = None) -> Group:
-        """Take a release back."""
-        return roll_back(open_objects(self.url), GROUP, key=self.keys.signs, pin=pin)
-
-    def sync(self, state: Path, device: str = "till-1") -> Sync:
-        """Open the sync of a device."""
-        return Sync(
-            self.url, group=GROUP, device=device, folder=state, key=self.keys.public
-        )
-
-    def active(self, state: Path) -> str:
-        """Return the release that a device shall run."""
-        found = read_active(state, self.keys.public)
-        assert found is not None
-        return found[2].release
-
-    @property
-    def group_file(self) -> Path:
-        """Return the group's file in the store."""
-        return self.store / GROUP / "group.json"
 
 
 @pytest.fixture
@@ -568,3 +505,24 @@ def test_counts_outlive_records_that_found_no_room(
     )
     assert numbers == list(range(numbers[0], 240))
     assert 0 < numbers[0] < 200
+
+
+def test_a_segment_stays_in_the_store_while_the_stream_is_away(
+    centre: Centre, tmp_path: Path
+) -> None:
+    """Collecting fails in one line, and the device's records stay."""
+    state = tmp_path / "state"
+    centre.release(1)
+    with centre.sync(state) as sync:
+        sync.step()
+        (path,) = (state / FLEET).glob("*.bundle")
+        with Device.open(path, key=centre.keys.public, state=state) as device:
+            decide(device, 0, 5)
+        sync.step()
+    before = list(centre.store.rglob("*.spool"))
+    collector = Collector(centre.url, group=GROUP, journal_url="redis://127.0.0.1:1/0")
+    with pytest.raises(StoreError, match="the journal's stream of fraud is full, or"):
+        collector.step()
+    collector.close()
+    assert list(centre.store.rglob("*.spool")) == before
+    assert len(before) == 1

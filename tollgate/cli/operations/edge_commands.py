@@ -12,7 +12,7 @@ from tollgate.cli import console, running_server
 from tollgate.cli.options import JournalUrl, Repository, State
 from tollgate.cli.repositories import open_for_reading
 from tollgate.cli.signals import stop_on_signal
-from tollgate.errors import InputError
+from tollgate.errors import InputError, ObjectStoreError, StoreError
 
 if TYPE_CHECKING:
     from tollgate.edge.group import Group as GroupFile
@@ -162,13 +162,15 @@ def collect(
         if every_s is None:
             console.result(f"collected {collector.step():,} segments")
             return
+
+        def step() -> None:
+            try:
+                collector.step()
+            except (ObjectStoreError, StoreError) as error:
+                console.say(f"tollgate: {error}")
+
         Worker(
-            "edge-collect",
-            collector.step,
-            pause_s=every_s,
-            at_once=True,
-            failed=lambda error: console.say(f"tollgate: {error}"),
-            stopped=stopped,
+            "edge-collect", step, pause_s=every_s, at_once=True, stopped=stopped
         ).run()
 
 
