@@ -87,7 +87,6 @@ _LATENCY_OBJECTIVE_MS = 100
 # AMD EPYC.
 _LIST_BUDGET_US = 20_000
 _STORE_DEADLINE_MS = 20  # the same share of the objective as a payment's 5 of 50 ms
-_DELAY_US = 1_000  # of the first step's batches
 _MOST_MEASURED = 2_000  # users by whom the ranking is judged
 _MOST_PROVEN = 20_000  # candidates on which the ranker is proven
 _MOST_SERVED = 128  # users whose lists a server and this process both make
@@ -378,7 +377,6 @@ def _write_files(
         f"{product}/{SLO_FILE}": slo_text(
             product,
             objective_ms=_LATENCY_OBJECTIVE_MS,
-            delay_ms=_DELAY_US / 1000,
             list_budget_us=_LIST_BUDGET_US,
         ),
         f"{product}/{SCRIPT_FILE}": render(
@@ -435,7 +433,6 @@ def ranking_texts(spec: FeatureSpec, catalogue: Catalogue) -> dict[str, str]:
         ],
         "answer_types": RANKED_TYPES,
         "list_outputs": LIST_OUTPUTS,
-        "delay_us": _DELAY_US,
         "store_deadline_ms": _STORE_DEADLINE_MS,
     }
     templates = {
