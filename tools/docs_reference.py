@@ -24,9 +24,9 @@ from typer.core import TyperGroup
 
 from tollgate.cli.app import app
 from tollgate.features.spec import spec_document
-from tollgate.policy import policy_document
+from tollgate.policy import POLICY_FILE, policy_document
 from tollgate.repository import slo
-from tollgate.repository.configs import read_config
+from tollgate.repository.product_models import read_product
 from tollgate.schema import Degraded
 from tollgate.settings import PREFIX, SETTINGS_FILE, Settings
 
@@ -304,8 +304,8 @@ def tensors_page() -> str:
     ]
     for product in products():
         parts.append(f"## Product {product}\n")
-        for model in (product, *(f"{product}_{step}" for step in _STEPS)):
-            config = read_config(REPOSITORY, model)
+        read = read_product(REPOSITORY, product)
+        for model, config in {product: read.ensemble, **read.steps}.items():
             rows = [
                 (way, *_tensor(one))
                 for way, tensors in (("input", config.input), ("output", config.output))
@@ -317,9 +317,6 @@ def tensors_page() -> str:
                 f"{_table(columns, rows)}"
             )
     return "\n".join(parts)
-
-
-_STEPS = ("features", "model", "decision")
 
 
 def _tensor(tensor: Any) -> tuple[str, str, str, str]:
@@ -344,7 +341,8 @@ def codes_page() -> str:
         "uses.\n",
     ]
     for product in products():
-        (policy,) = (REPOSITORY / f"{product}_decision" / "1").glob("policy.yaml")
+        step = read_product(REPOSITORY, product).decision_step
+        policy = REPOSITORY / step / "1" / POLICY_FILE
         reasons = yaml.safe_load(policy.read_text())["reasons"]
         rows = [(f"`{code}`", text) for code, text in reasons.items()]
         parts.append(f"## Reason codes of {product}\n\n{_table(('code', ''), rows)}")
