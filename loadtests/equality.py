@@ -49,6 +49,8 @@ from tollgate.journal.decision_record import decode_chunk
 from tollgate.journal.journal_spool import JournalSpool
 from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
 from tollgate.load.synthetic import synthetic_purchases
+from tollgate.repository.configs import read_config
+from tollgate.repository.product_models import is_ranking
 from tollgate.repository.releases.release_file import product_names
 from tollgate.repository.releases.rendering import lookup_lists
 from tollgate.repository.releases.served_versions import load_policy_of, served_spec
@@ -64,7 +66,13 @@ from tollgate.server.serving.embedded import serve
 from tollgate.store.memory_store import MemoryStore
 from tollgate_client import Client
 
-PRODUCTS = tuple(product_names(REPOSITORY))
+# Lists of a product that ranks are compared in
+# tests/tollgate/server/test_ranking_served.py.
+PRODUCTS = tuple(
+    name
+    for name in product_names(REPOSITORY)
+    if not is_ranking(read_config(REPOSITORY, name))
+)
 FORMS = ("ensemble", "fused", "local redis", "local memory", "device")
 _IN_FILES = ("local memory", "device")  # their journal is in a folder
 LOOPS = ("compiled", "numpy")

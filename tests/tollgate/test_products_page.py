@@ -114,4 +114,4 @@ def test_page_works_from_top_to_bottom(newcomer: Newcomer, tmp_path: Path) -> No
 def test_a_shop_goes_from_events_to_explained_lists(newcomer: Newcomer) -> None:
     """Events, product, server, history, lists, explanation, stock."""
     follow("shop.md", newcomer)
-    assert newcomer.printed.split() == ["i001"]
+    assert "i001" in newcomer.printed.split()

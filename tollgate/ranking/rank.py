@@ -335,6 +335,8 @@ def _rival_worth(
     scores = given.rival[first].astype(np.float64)
     if not np.isfinite(scores).all():
         return None
+    if (given.sources[first] == _POPULAR).all():
+        scores = np.sort(scores)[::-1]  # as the release's own
     candidates = given.candidates[first]
     return _shifted(scores, candidates, given=given, shifts=bound.shifts)[keep]
 

@@ -15,8 +15,14 @@ from tests.support.products.small_shop import (
     write_linear_model,
     write_shop,
 )
-from tests.tollgate.server.test_ranking_served import BY_POPULARITY, FORMS, ask
+from tests.tollgate.server.test_ranking_served import (
+    BY_POPULARITY,
+    FORMS,
+    ask,
+    write_events,
+)
 from tollgate.engine.decision_stage import in_share
+from tollgate.features.spec.feature_spec import SPEC_FILE, load_spec
 from tollgate.journal.decision_record import decode_chunk
 from tollgate.journal.stream_entries import CHUNK_FIELD, stream_key
 from tollgate.ranking.ranking_record import RankingRecord, decode_ranking
@@ -58,9 +64,12 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def served(repository: Path, request: pytest.FixtureRequest) -> Iterator[Embedded]:
     """A server in each form for the tests of this module."""
     state = repository.parent / request.param
+    spec = load_spec(repository / "shop_candidates/1" / SPEC_FILE)
     with serve(
         repository, products=["shop"], state=state, form=request.param
     ) as server:
+        # The model ranks for users of whom an event is known.
+        write_events(server, spec, [(user, "i2", "view", 9) for user in USERS])
         yield server
 
 
@@ -179,7 +188,7 @@ def test_a_share_of_the_requests_is_interleaved(
         assert [sorted(teams[:2]), sorted(teams[2:])] == [[1, 2], [1, 2]]
         assert record.challenger == "shop-2"
         begun.add(teams[0])
-        repeated = ask(served, ["somebody"], ids=[name], dry_run=True)
+        repeated = ask(served, USERS[:1], ids=[name], dry_run=True)
         assert repeated["items"].tolist() == [items]
     assert begun == {1, 2}
 
