@@ -101,12 +101,17 @@ def read_interactions(
             request has a field of the same name.
 
     Raises:
-        InputError: A column is missing, a value is invalid, or there are too few rows.
+        InputError: A column is missing or named twice, a value is invalid, or there are
+            too few rows.
     """
     frame, source = read_table(path), str(path)
-    for name in (user, item, time, action, category, segment):
-        if name is not None and name not in frame.columns:
+    named = [one for one in (user, item, time, action, category, segment) if one]
+    for at, name in enumerate(named):
+        if name not in frame.columns:
             problem = f"column missing; the file has {', '.join(frame.columns)}"
+            raise InputError(source, problem, where=name)
+        if name in named[:at]:
+            problem = "is named for two of user, item, time and the others"
             raise InputError(source, problem, where=name)
     if len(frame) < _LEAST_EVENTS:
         problem = f"has {len(frame)} rows; at least {_LEAST_EVENTS} are needed"

@@ -1,5 +1,5 @@
 """
-What a product that ranks must do: `python -m loadtests.ranking`.
+Measure and prove a product that ranks: `python -m loadtests.ranking`.
 
 A simulated shop, its product, and its users' events in a Redis. Three parts, each with
 a real server: the latency of lists (`latency`); items out of stock or just bought,

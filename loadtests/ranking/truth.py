@@ -49,7 +49,7 @@ class Absence(msgspec.Struct):
 
     Attributes:
         began_s: When the store had confirmed it.
-        ended_s: Just before the store was told to end it; infinity while it lasts.
+        ended_s: Just before the command that ends it; infinity while it lasts.
     """
 
     began_s: float
@@ -68,7 +68,7 @@ class Absence(msgspec.Struct):
 
 
 class Notes:
-    """What the caller knows of stock and purchases, and when."""
+    """Note changes of stock and purchases, with the caller's time of each."""
 
     def __init__(self) -> None:
         self._out: dict[str, list[Absence]] = {}
@@ -79,7 +79,7 @@ class Notes:
         self._out.setdefault(item, []).append(Absence(perf_counter()))
 
     def comes_back(self, item: str) -> None:
-        """Note that the store is about to be told that an item is in stock."""
+        """Note that a command is about to put an item into stock."""
         self._out[item][-1].ended_s = perf_counter()
 
     def buys(self, user: str, item: str) -> None:

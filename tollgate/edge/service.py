@@ -12,6 +12,7 @@ from tollgate.edge.device import Device
 from tollgate.errors import InputError, SetupError, TollgateError
 from tollgate.features.spec.feature_spec import all_fields, wire_inputs
 from tollgate.schema import ANSWER_TYPES, DRY_RUN
+from tollgate.server.product_servicer import ProductServicer
 from tollgate.server.wire_tensors import (
     Refused,
     all_refused,
@@ -27,18 +28,22 @@ _OPTIONS = (("grpc.so_reuseport", 0),)
 _END_S = 5.0
 
 
-class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+class _Servicer(ProductServicer):
     """Answer requests of 1 to 32 rows."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._product = device.manifest.product
         self._inputs = wire_inputs(device.spec)
         self._fields = all_fields(device.spec)
+        super().__init__(
+            device.manifest.product,
+            inputs={**self._inputs, **self._fields},
+            outputs=ANSWER_TYPES,
+        )
 
     def ModelInfer(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Decide the rows of a request."""
-        self._require_product(request.model_name, context)
+        self.require_product(request.model_name, context)
         try:
             columns = columns_of(request, inputs=self._inputs, fields=self._fields)
             outputs = [one.name for one in request.outputs] or list(ANSWER_TYPES)
@@ -47,7 +52,7 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[
             parameters = parameters_of(request)
             if error := parameter_error(parameters):
                 rows = len(next(iter(columns.values())))
-                raise Refused(all_refused(self._product, [error] * rows))
+                raise Refused(all_refused(self.product, [error] * rows))
             dry_run = parameters.get(DRY_RUN, False)
             answer = self._device.decide(columns, dry_run=dry_run)
         except (Refused, InputError) as error:
@@ -56,7 +61,7 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[
             context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
         errors = answer["error"].tolist()
         if all(errors):
-            text = all_refused(self._product, errors)
+            text = all_refused(self.product, errors)
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
         response = service_pb2.ModelInferResponse(
             model_name=request.model_name, model_version="1", id=request.id
@@ -66,35 +71,6 @@ class _Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[
             response.outputs.add(name=name, datatype=kind, shape=(len(errors), 1))
             response.raw_output_contents.append(encode_column(answer[name], kind=kind))
         return response
-
-    def ServerLive(self, request: Any, context: Any) -> Any:
-        """Report that the process is live."""
-        return service_pb2.ServerLiveResponse(live=True)
-
-    def ServerReady(self, request: Any, context: Any) -> Any:
-        """Report that the device decides."""
-        return service_pb2.ServerReadyResponse(ready=True)
-
-    def ModelReady(self, request: Any, context: Any) -> Any:
-        """Report whether a product is the device's."""
-        return service_pb2.ModelReadyResponse(ready=request.name == self._product)
-
-    def ModelMetadata(self, request: Any, context: Any) -> Any:
-        """Describe the tensors."""
-        self._require_product(request.name, context)
-        described = service_pb2.ModelMetadataResponse(
-            name=self._product, versions=["1"], platform="ensemble"
-        )
-        for name, kind in {**self._inputs, **self._fields}.items():
-            described.inputs.add(name=name, datatype=kind, shape=(-1, 1))
-        for name, kind in ANSWER_TYPES.items():
-            described.outputs.add(name=name, datatype=wire_type(kind), shape=(-1, 1))
-        return described
-
-    def _require_product(self, name: str, context: grpc.ServicerContext) -> None:
-        if name != self._product:
-            words = f"Request for unknown model: '{name}' is not found"
-            context.abort(grpc.StatusCode.NOT_FOUND, words)
 
 
 class DeviceServer:

@@ -20,6 +20,7 @@ from tollgate.schema import (
     DEADLINE_US,
     DRY_RUN,
     EVENT_TIME,
+    LIST_OUTPUTS,
     LIST_SIZE,
     MAX_LIST_SIZE,
     RANKED_TYPES,
@@ -27,6 +28,7 @@ from tollgate.schema import (
     REQUEST_ID,
     TRANSACTION_ID,
 )
+from tollgate.server.product_servicer import ProductServicer
 from tollgate.server.wire_tensors import (
     Column,
     Refused,
@@ -49,7 +51,6 @@ from tollgate.testing.script import (
 )
 from tollgate.validation import check_rows
 
-_LISTS = ("items", "scores", "source")  # outputs with several values per row
 _LIST_SIZE = 10  # of a request without `count`
 
 
@@ -76,7 +77,7 @@ def response_of(
     )
     for name in [output.name for output in request.outputs] or list(types):
         kind = wire_type(types[name])
-        shape = (len(answers), size if name in _LISTS else 1)
+        shape = (len(answers), size if name in LIST_OUTPUTS else 1)
         response.outputs.add(name=name, datatype=kind, shape=shape)
         response.raw_output_contents.append(encode_column(rows[name], kind=kind))
     return response
@@ -105,7 +106,7 @@ _STALL_STEP_S = (
 )
 
 
-class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[misc]
+class Servicer(ProductServicer):
     """Serve one product, by script."""
 
     def __init__(
@@ -118,8 +119,8 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
         script: Script,
         faults: Faults,
     ) -> None:
-        self._product = product
         self._types = RANKED_TYPES if ranks else ANSWER_TYPES
+        super().__init__(product, inputs={**inputs, **fields}, outputs=self._types)
         self._refusal: type[AnyAnswer] = RankedAnswer if ranks else Answer
         self._inputs = inputs
         self._fields = fields
@@ -129,7 +130,7 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
 
     def ModelInfer(self, request: Any, context: grpc.ServicerContext) -> Any:
         """Answer 1 to 32 rows."""
-        self._require_product(request.model_name, context)
+        self.require_product(request.model_name, context)
         fault, healed = self._faults.take()
         try:
             columns = columns_of(request, inputs=self._inputs, fields=self._fields)
@@ -145,7 +146,7 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
             if healed.wait(_STALL_STEP_S):
                 break
         if all(answer.error for answer in answers):
-            text = all_refused(self._product, [answer.error for answer in answers])
+            text = all_refused(self.product, [answer.error for answer in answers])
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, text)
         size = parameters.get(LIST_SIZE, _LIST_SIZE)
         return response_of(answers, request, types=self._types, size=size)
@@ -187,36 +188,6 @@ class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: ignore[m
             else self._script.answer(row)
             for place, row in enumerate(rows)
         ]
-
-    def ServerLive(self, request: Any, context: Any) -> Any:
-        """Report that the process is live."""
-        return service_pb2.ServerLiveResponse(live=True)
-
-    def ServerReady(self, request: Any, context: Any) -> Any:
-        """Report that the server is ready."""
-        return service_pb2.ServerReadyResponse(ready=True)
-
-    def ModelReady(self, request: Any, context: Any) -> Any:
-        """Report whether a product is served."""
-        return service_pb2.ModelReadyResponse(ready=request.name == self._product)
-
-    def ModelMetadata(self, request: Any, context: Any) -> Any:
-        """Describe the tensors."""
-        self._require_product(request.name, context)
-        described = service_pb2.ModelMetadataResponse(
-            name=self._product, versions=["1"], platform="ensemble"
-        )
-        for name, kind in {**self._inputs, **self._fields}.items():
-            described.inputs.add(name=name, datatype=kind, shape=(-1, 1))
-        for name, kind in self._types.items():
-            shape = (-1, -1 if name in _LISTS else 1)
-            described.outputs.add(name=name, datatype=wire_type(kind), shape=shape)
-        return described
-
-    def _require_product(self, name: str, context: grpc.ServicerContext) -> None:
-        if name != self._product:
-            words = f"Request for unknown model: '{name}' is not found"
-            context.abort(grpc.StatusCode.NOT_FOUND, words)
 
 
 def _rows(

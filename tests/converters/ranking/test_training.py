@@ -178,6 +178,8 @@ def test_each_segment_has_its_popular_items_first(table: Path, tmp_path: Path) -
 def test_bad_tables_are_refused_in_words(table: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="who: column missing; the file has"):
         read_interactions(table, user="who", item="item", time="at")
+    with pytest.raises(InputError, match="item: is named for two of user, item, time"):
+        read_interactions(table, user="user", item="item", time="item")
     frame = pl.read_parquet(table)
     path = tmp_path / "bad.parquet"
     frame.with_columns(item=pl.lit("a|b")).write_parquet(path)

@@ -59,7 +59,7 @@ def events() -> pl.DataFrame:
 
 @pytest.fixture(scope="package")
 def contents(repository: Path, events: pl.DataFrame) -> ShopContents:
-    """What product and events say."""
+    """Describe a product and its events."""
     return read_contents(repository, events, now_us=time.time_ns() // 1000)
 
 
