@@ -62,7 +62,7 @@ def pack(
     verify_active(repository, release)
     models = read_product(repository, product)
     if models.ranks:
-        raise InputError(product, "ranks items: only a server does that")
+        raise InputError(product, "ranks items: a device does not")
     folder = {step: f"{step}/{version}" for step, version in release.versions.items()}
     features = f"{folder[models.features_step]}/{SPEC_FILE}"
     policy = f"{folder[models.decision_step]}/{POLICY_FILE}"
