@@ -44,7 +44,7 @@ def table(tmp_path: Path) -> Path:
         ),
         (
             ("--interactions", "events.csv", *COLUMNS, "--action", "sku"),
-            "'a'",
+            "events.csv: sku: is named for two of user, item, time and the others",
         ),
         (
             ("--interactions", "events.csv", *COLUMNS),
