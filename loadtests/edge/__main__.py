@@ -6,8 +6,9 @@ Parts, in this order; `--only` chooses some:
 * `equality`: rows of two products through a served ensemble and a device; bits that
   differ in features, answers and records.
 * `start`: from the command to the first answer, and the resident memory after it.
-* `latency`: purchases over gRPC at a fixed rate; latency from when each was due, memory
-  at the end.
+* `latency`: purchases at a fixed rate, in process and over gRPC; latency from when each
+  was due, processor time, and memory at the end.
+* `half`: the same with half of its processor taken away for a time, and a large model.
 * `kills`: the process is killed under load, again and again.
 * `power`: the same, and each kill takes every write that was not synced.
 
@@ -28,10 +29,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from loadtests.edge.decider import purchases
+from loadtests.edge.half import halves, measure_phases, pack_network
 from loadtests.edge.losses import Victim, build_library
 from loadtests.equality import compare, pack_product, run_apart
 from loadtests.harness import (
@@ -43,13 +47,14 @@ from loadtests.harness import (
     temporary_folder,
 )
 from loadtests.requests.bodies import fraud_requests
-from tollgate.errors import InputError, ServerError
+from tollgate.errors import InputError, ServerError, SetupError
 from tollgate.load.arrivals import poisson
+from tollgate.load.process_usage import use_of
 from tollgate.load.sender import open_sender
 from tollgate.load.surroundings import commit, hardware
 from tollgate_client import Client
 
-PARTS = ("equality", "start", "latency", "kills", "power")
+PARTS = ("equality", "start", "latency", "half", "kills", "power")
 _PRODUCTS = ("fraud", "sensors")
 _FIRST_ANSWER_S = 120.0  # on a machine that is busy with other work
 _TIMEOUT_S = 10.0
@@ -57,12 +62,27 @@ _MOST_S = 2.0  # of load before a kill
 
 
 class _Device:
-    """A `tollgate edge run` in a process of its own."""
+    """
+    A `tollgate edge run` in a process of its own.
 
-    def __init__(self, folder: Path, bundle: Path, key: Path) -> None:
-        words = ("edge", "run", str(bundle), "--key", str(key), "--state")
+    Args:
+        options: More options of the command.
+        processor: The only processor that it may use; None for any.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        bundle: Path,
+        key: Path,
+        *,
+        options: Sequence[str] = (),
+        processor: int | None = None,
+    ) -> None:
+        words = ("edge", "run", str(bundle), "--key", str(key), *options, "--state")
         program = (sys.executable, "-c", "from tollgate.cli import main; main()")
-        command = (*program, *words, str(folder / "state"))
+        pinned = () if processor is None else ("taskset", "-c", str(processor))
+        command = (*pinned, *program, *words, str(folder / "state"))
         self.began_s = time.perf_counter()
         self.process = subprocess.Popen(
             [*command, "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True
@@ -80,8 +100,8 @@ class _Device:
 
 
 @contextmanager
-def _running(folder: Path, bundle: Path, key: Path) -> Iterator[_Device]:
-    device = _Device(folder, bundle, key)
+def _running(folder: Path, bundle: Path, key: Path, **more: Any) -> Iterator[_Device]:
+    device = _Device(folder, bundle, key, **more)
     try:
         yield device
     finally:
@@ -140,17 +160,60 @@ def measure_latency(
         _running(folder, bundle, key) as device,
         open_sender(device.address, timeout_s=_TIMEOUT_S, report=say) as sender,
     ):
+        before_s = use_of([device.process.pid]).cpu_s
         results = sender.at_times(requests, at_s).later(warm)
+        used_s = use_of([device.process.pid]).cpu_s - before_s
         size_mib = device.resident_mib()
-    latency_ms = results.latency_s * 1e3
-    p50, p90, p99, p999 = np.percentile(latency_ms, [50, 90, 99, 99.9])
+    missed = int(np.count_nonzero(~results.answered))
     return [
-        f"* latency at {rate:g} requests/s (Poisson, one row, {sender.name}), "
-        f"{seconds:g} s after 2 s: p50 {p50:.2f}, p90 {p90:.2f}, p99 {p99:.2f}, p99.9 "
-        f"{p999:.2f}, most {latency_ms.max():.2f} ms; "
-        f"{int(np.count_nonzero(~results.answered))} of {count:,} not answered; "
-        f"resident at the end {size_mib:.0f} MiB"
+        f"* latency over gRPC at {rate:g} requests/s (Poisson, one row, {sender.name}),"
+        f" {seconds:g} s after 2 s: {_percentiles(results.latency_s * 1e3)}; {missed} "
+        f"of {count:,} not answered; processor time "
+        f"{used_s / len(requests) * 1e6:.0f} µs per decision; resident at the end "
+        f"{size_mib:.0f} MiB"
     ]
+
+
+def measure_in_process(
+    folder: Path, bundle: Path, *, key: Path, rate: float, seconds: float
+) -> list[str]:
+    """Let threads of the device's own process send them."""
+    program = (sys.executable, "-m", "loadtests.edge.in_process", str(bundle), str(key))
+    done = subprocess.run(
+        [*program, str(folder / "in-process"), str(rate), str(seconds)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    *latency_ms, used_us, size_mib = map(float, done.stdout.split())
+    return [
+        f"* latency in process at {rate:g} requests/s (Poisson, one row), {seconds:g} "
+        f"s after 2 s: {_percentiles(latency_ms)}; processor time {used_us:.0f} µs per "
+        f"decision, callers included; resident at the end {size_mib:.0f} MiB"
+    ]
+
+
+def _percentiles(latency_ms: Sequence[float] | npt.NDArray[np.float64]) -> str:
+    p50, p90, p99, p999, most = np.percentile(latency_ms, [50, 90, 99, 99.9, 100])
+    return (
+        f"p50 {p50:.2f}, p90 {p90:.2f}, p99 {p99:.2f}, p99.9 {p999:.2f}, "
+        f"most {most:.2f} ms"
+    )
+
+
+def measure_half(folder: Path, *, rate: float, seconds: float) -> list[str]:
+    """Take half of its processor away, and give it back."""
+    *others, processor = sorted(os.sched_getaffinity(0))
+    if not others:
+        raise SetupError("this machine has one processor", remedy="use one with two")
+    bundle, key = pack_network(folder)
+    # Memory shall not be short; the limit of time lies above the network's usual time.
+    options = ("--resident-mib", "400", "--late-ms", "8")
+    with _running(folder, bundle, key, options=options, processor=processor) as device:
+        os.sched_setaffinity(0, set(others))
+        return measure_phases(
+            device.address, halves(seconds), rate=rate, processor=processor
+        )
 
 
 def measure_losses(
@@ -195,8 +258,12 @@ def measure(options: argparse.Namespace) -> Report:
             elif part == "start":
                 found = measure_start(folder, bundle, key=key, runs=options.starts)
             elif part == "latency":
-                found = measure_latency(
-                    folder, bundle, key=key, rate=options.rate, seconds=options.seconds
+                load = {"rate": options.rate, "seconds": options.seconds}
+                found = measure_in_process(folder, bundle, key=key, **load)
+                found += measure_latency(folder, bundle, key=key, **load)
+            elif part == "half":
+                found = measure_half(
+                    folder, rate=options.rate / 2, seconds=options.seconds
                 )
             else:
                 power = part == "power"

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tollgate.door.json_rows import field_of
+from tollgate.door.json_rows import JsonRows, field_of
 from tollgate.door.products import DoorProduct
-from tollgate.door.refusal import RowError
+from tollgate.door.refusal import Refusal, RowError
 from tollgate.schema import LIST_SIZE, REQUEST_ID, TRANSACTION_ID, Degraded
-from tollgate_client import Recommendations
+from tollgate_client import (
+    InvalidRequest,
+    Outcome,
+    RecommendationOutcome,
+    Recommendations,
+)
 from tollgate_client.recommendations import CLIENT
 
 if TYPE_CHECKING:
@@ -97,6 +102,54 @@ class RefusedRow(msgspec.Struct, frozen=True):
 
     transaction_id: str | None
     error: RowError
+
+
+def in_order(
+    parsed: JsonRows, outcomes: Sequence[Outcome | RecommendationOutcome]
+) -> list[Outcome | RecommendationOutcome]:
+    """
+    Put the outcomes of the usable rows, and the errors of the others, in order.
+
+    Args:
+        outcomes: Those of `parsed.usable`.
+    """
+    following = iter(outcomes)
+    return [
+        InvalidRequest(row) if isinstance(row, str) else next(following)
+        for row in parsed.rows
+    ]
+
+
+def rows_answer(
+    parsed: JsonRows,
+    outcomes: Sequence[Outcome | RecommendationOutcome],
+    product: DoorProduct,
+) -> object:
+    """
+    Write the outcomes of all rows: one object, or a list as in the request.
+
+    Raises:
+        Refusal: Every row is wrong.
+    """
+    answers: list[object] = []
+    errors: list[RowError] = []
+    for index, (row, outcome) in enumerate(zip(parsed.rows, outcomes, strict=True)):
+        if isinstance(outcome, InvalidRequest):
+            error = row_error(index, str(outcome), product)
+            errors.append(error)
+            answers.append(refused_row(row, error, product))
+            continue
+        assert not isinstance(row, str)
+        if isinstance(outcome, Recommendations):
+            answers.append(list_answer(row, outcome))
+        else:
+            answers.append(row_answer(row, outcome, product))
+    if len(errors) == len(answers):
+        detail = errors[0].message
+        if not parsed.alone:
+            detail = f"all {len(errors)} rows are wrong; the first: {detail}"
+        raise Refusal(422, detail, rows=tuple(errors))
+    return answers[0] if parsed.alone else answers
 
 
 def row_answer(

@@ -9,27 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
-from urllib.parse import parse_qsl
 
 import msgspec
 
 from tollgate import __version__
 from tollgate.door.admission import Admission
-from tollgate.door.answers import (
-    list_answer,
-    refused_row,
-    row_answer,
-    row_error,
-    source_of,
-)
+from tollgate.door.answers import in_order, rows_answer, source_of
 from tollgate.door.callers import Callers
 from tollgate.door.deciders import Decider, Deciders
 from tollgate.door.door_metrics import DoorMetrics
 from tollgate.door.inference import (
-    MOST_DEADLINE_US,
     metadata,
     read_inference,
     write_inference,
@@ -41,28 +32,29 @@ from tollgate.door.refusal import (
     JSON,
     PROBLEM_JSON,
     Refusal,
-    RowError,
     inference_error_body,
     problem_body,
+)
+from tollgate.door.request_parts import (
+    dry_run_of,
+    require_json,
+    take_idempotency_key,
+    timeout_of,
 )
 from tollgate.errors import trace_of
 from tollgate_client import (
     InvalidRequest,
     Outcome,
     RecommendationOutcome,
-    Recommendations,
 )
 
 log = logging.getLogger(__name__)
 
-TIMEOUT_HEADER, KEY_HEADER = b"x-request-timeout-ms", b"idempotency-key"
 _BINARY_HEADER = b"inference-header-content-length"
-_MOST_TIMEOUT_MS = MOST_DEADLINE_US // 1000
 _MOST_DISCARDED = 16 * 2**20  # bytes of a body that is too large
 _DECIDE, _RANK = "/decide/", "/rank/"
 _V2 = "/v2"
 _MODELS = "/v2/models/"
-_TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 Scope = Mapping[str, Any]
 Message = dict[str, Any]
@@ -286,15 +278,15 @@ class DoorApplication:
     async def _answer_rows(self, request: _Request, *, ranks: bool) -> _Response:
         caller = self._caller(request)
         self._require(self._decider(request), ranks=ranks)
-        deadline_s = _timeout_s(request.headers)
-        dry_run = _dry_run(request.query)
+        deadline_s = timeout_of(request.headers)
+        dry_run = dry_run_of(request.query)
         held = self._admit(caller, 1)
         try:
             body = await self._read_body(request)
             arrived_s = asyncio.get_running_loop().time()
             parsed = read_rows(body, most=self._limits.rows)
             product = self._decider(request).product
-            _take_idempotency_key(request.headers, parsed, id_name=product.id_name)
+            take_idempotency_key(request.headers, parsed, id_name=product.id_name)
             held += self._admit(caller, len(parsed.rows) - 1)
             return await self._decide_rows(
                 self._decider(request),
@@ -318,48 +310,25 @@ class DoorApplication:
         traceparent: str,
     ) -> _Response:
         product = decider.product
-        good = [row for row in parsed.rows if not isinstance(row, str)]
-        outcomes = iter(
+        outcomes = in_order(
+            parsed,
             await decider.decide_each(
-                good,
+                parsed.usable,
                 dry_run=dry_run,
                 arrived_s=arrived_s,
                 deadline_s=deadline_s,
                 traceparent=traceparent,
-            )
+            ),
         )
-        answers: list[object] = []
-        errors: list[RowError] = []
-        for index, row in enumerate(parsed.rows):
-            if isinstance(row, str):
-                outcome: Outcome | RecommendationOutcome = InvalidRequest(row)
-            else:
-                outcome = next(outcomes)
+        for outcome in outcomes:
             self._count(product, outcome)
-            if isinstance(outcome, InvalidRequest):
-                error = row_error(index, str(outcome), product)
-                errors.append(error)
-                answers.append(refused_row(row, error, product))
-                continue
-            assert not isinstance(row, str)
-            if isinstance(outcome, Recommendations):
-                answers.append(list_answer(row, outcome))
-            else:
-                answers.append(row_answer(row, outcome, product))
-        if len(errors) == len(answers):
-            if parsed.alone:
-                detail = errors[0].message
-            else:
-                detail = f"all {len(errors)} rows are wrong; the first: "
-                detail += errors[0].message
-            raise Refusal(422, detail, rows=tuple(errors))
-        return _Response(_encode(answers[0] if parsed.alone else answers))
+        return _Response(_encode(rows_answer(parsed, outcomes, product)))
 
     async def _infer(self, request: _Request) -> _Response:
         caller = self._caller(request)
         self._require(self._decider(request), ranks=False)
-        timeout_s = _timeout_s(request.headers)
-        dry_run = _dry_run(request.query)
+        timeout_s = timeout_of(request.headers)
+        dry_run = dry_run_of(request.query)
         if _BINARY_HEADER in request.headers:
             raise Refusal(400, "binary tensors are not supported; send JSON")
         held = self._admit(caller, 1)
@@ -443,12 +412,7 @@ class DoorApplication:
             Refusal: It is no JSON by its type, too large, or too slow.
         """
         headers, most = request.headers, self._limits.body_bytes
-        media_type = headers.get(b"content-type", b"")
-        if media_type.partition(b";")[0].strip().lower() != JSON.encode():
-            shown = media_type.decode("latin-1")
-            raise Refusal(415, f"content-type is {shown!r:.80}, not {JSON}")
-        if headers.get(b"content-encoding", b"identity") != b"identity":
-            raise Refusal(415, "content-encoding is not supported; send plain JSON")
+        require_json(headers)
         length = headers.get(b"content-length", b"")
         size = int(length) if length.isdigit() and len(length) < 20 else None
         if size is not None and size > _MOST_DISCARDED:
@@ -552,83 +516,14 @@ def _too_large(most: int) -> str:
     return f"the body is larger than {most} bytes"
 
 
-def _timeout_s(headers: Mapping[bytes, bytes]) -> float | None:
-    """
-    Read the header with the caller's deadline; None without one.
-
-    Raises:
-        Refusal: It is not a number of milliseconds above 0, or over a minute.
-    """
-    value = headers.get(TIMEOUT_HEADER)
-    if value is None:
-        return None
-    try:
-        timeout_ms = float(value)
-    except ValueError:
-        timeout_ms = math.nan
-    if not 0 < timeout_ms <= _MOST_TIMEOUT_MS:
-        name, shown = TIMEOUT_HEADER.decode(), value.decode("latin-1")
-        problem = f"{name}: {shown!r:.40} is not a number above 0 and up to"
-        raise Refusal(400, f"{problem} {_MOST_TIMEOUT_MS}")
-    return timeout_ms / 1e3
-
-
 def _shorter(one_s: float | None, other_s: float | None) -> float | None:
     found = [value for value in (one_s, other_s) if value is not None]
     return min(found, default=None)
 
 
-def _dry_run(query: bytes) -> bool:
-    """
-    Read `?dry_run=true`.
-
-    Raises:
-        Refusal: Another parameter is there, or another value.
-    """
-    if not query:
-        return False
-    dry_run = False
-    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
-        if name != "dry_run":
-            raise Refusal(400, f"parameter {name!r:.40} is unknown; known is dry_run")
-        if value not in _TRUTH:
-            raise Refusal(400, f"dry_run: {value!r:.40} is not true or false")
-        dry_run = _TRUTH[value]
-    return dry_run
-
-
 def _traceparent(headers: Mapping[bytes, bytes]) -> str:
     """Return the W3C trace context; the client drops a malformed one."""
     return headers.get(b"traceparent", b"").decode("latin-1")
-
-
-def _take_idempotency_key(
-    headers: Mapping[bytes, bytes], parsed: JsonRows, *, id_name: str
-) -> None:
-    """
-    Use the header Idempotency-Key as the id of the only row.
-
-    Raises:
-        Refusal: The key is no text, there are several rows, or the row has another
-            id.
-    """
-    value = headers.get(KEY_HEADER)
-    if value is None:
-        return
-    try:
-        key = value.decode().strip().strip('"')
-    except UnicodeDecodeError as error:
-        raise Refusal(400, "Idempotency-Key is not UTF-8") from error
-    (row, *others) = parsed.rows
-    if others or not parsed.alone:
-        problem = "Idempotency-Key names one row: send the row alone, as an object"
-        raise Refusal(400, problem)
-    if isinstance(row, str):
-        return
-    found = row.setdefault(id_name, key)
-    if found != key:
-        problem = f"Idempotency-Key: {key!r:.40} is not the row's {id_name}"
-        raise Refusal(422, f"{problem}, {found!r:.40}")
 
 
 def _refused(refusal: Refusal, path: str) -> _Response:

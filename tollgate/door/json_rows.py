@@ -35,6 +35,11 @@ class JsonRows(msgspec.Struct, frozen=True):
     rows: list[dict[str, Any] | str]
     alone: bool
 
+    @property
+    def usable(self) -> list[dict[str, Any]]:
+        """Return the rows that can be used."""
+        return [row for row in self.rows if not isinstance(row, str)]
+
 
 def read_rows(body: bytes, *, most: int) -> JsonRows:
     """

@@ -7,6 +7,8 @@ from pathlib import Path
 import msgspec
 
 from tollgate.features.spec.feature_spec import all_fields, wire_inputs
+from tollgate.features.spec.spec_definition import FeatureSpec
+from tollgate.policy import Policy
 from tollgate.ranking.catalogue import Catalogue
 from tollgate.repository.product_models import read_product
 from tollgate.repository.releases.release_file import read_release
@@ -84,24 +86,31 @@ def read_door_product(repository: Path, *, product: str) -> DoorProduct:
     release = read_release(repository, product=product)
     spec = served_spec(repository, product=product)
     policy = served_policy(repository, product=product)
-    inputs, fields, ranking = wire_inputs(spec), all_fields(spec), None
-    if policy.ranking is not None:
-        step = read_product(repository, product).features_step
-        version = repository / step / str(release.versions[step])
-        ranking = _ranking_of(Catalogue.load(version), items=policy.ranking.items)
-        inputs = {
+    found = describe_product(release.name, spec, policy)
+    if policy.ranking is None:
+        return found
+    step = read_product(repository, product).features_step
+    version = repository / step / str(release.versions[step])
+    return msgspec.structs.replace(
+        found,
+        inputs={
             REQUEST_ID if name == TRANSACTION_ID else name: kind
-            for name, kind in inputs.items()
-        }
-        fields = {**fields, EXCLUDE: "BYTES"}
+            for name, kind in found.inputs.items()
+        },
+        fields={**found.fields, EXCLUDE: "BYTES"},
+        ranking=_ranking_of(Catalogue.load(version), items=policy.ranking.items),
+    )
+
+
+def describe_product(release: str, spec: FeatureSpec, policy: Policy) -> DoorProduct:
+    """Describe a release that decides, by its features and its policy."""
     return DoorProduct(
-        name=product,
-        release=release.name,
-        inputs=inputs,
-        fields=fields,
+        name=policy.product,
+        release=release,
+        inputs=wire_inputs(spec),
+        fields=all_fields(spec),
         outcomes=policy.outcomes.words,
         reasons=dict(policy.reasons),
-        ranking=ranking,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from tollgate.edge.device import Device
+from tollgate.edge.http_port import HttpPort
 from tollgate.edge.service import DeviceServer
 from tollgate.edge.sync import read_active
 from tollgate.errors import InputError, TollgateError
@@ -47,6 +48,7 @@ def serve(
     open_device: Callable[[Active], Device],
     *,
     listen: str,
+    http: str | None = None,
     stopped: threading.Event,
     say: Callable[[Device, str], None],
 ) -> None:
@@ -58,7 +60,9 @@ def serve(
     new bundle cannot be opened, the one before goes on.
 
     Args:
-        say: Called with the device and its address each time that it is ready.
+        listen: host:port for gRPC; port 0 for any free one.
+        http: host:port for HTTP; None for none.
+        say: Called with the device and its addresses each time that it is ready.
 
     Raises:
         TollgateError: The first bundle cannot be opened, or the port cannot be used.
@@ -79,7 +83,10 @@ def serve(
                 running, refused = wanted, None
             server = stack.enter_context(DeviceServer(device, address=listen))
             listen = f"{listen.rpartition(':')[0]}:{server.port}"
-            say(device, listen)
+            if http is not None:
+                pages = stack.enter_context(HttpPort(device, address=http))
+                http = f"{http.rpartition(':')[0]}:{pages.port}"
+            say(device, listen if http is None else f"{listen}, HTTP on {http}")
             while wanted.path in (running.path, refused) and not stopped.wait(_LOOK_S):
                 try:
                     wanted = find()

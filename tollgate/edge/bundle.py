@@ -50,7 +50,7 @@ FileName = Annotated[
 ]
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Size = Annotated[int, msgspec.Meta(ge=0, le=_MOST_BYTES)]
-VariantName = Literal["full", "pruned", "rules"]
+VariantName = Literal["full", "pruned", "distilled", "quantized", "rules"]
 
 
 class BundledFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -65,8 +65,8 @@ class Variant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     One way to decide, from the most to the least expensive one.
 
     Attributes:
-        name: "full" is the model of the release, "pruned" one with fewer trees; "rules"
-            runs no model.
+        name: "full" is the model of the release, "rules" runs no model, the others name
+            how a smaller model was made.
         model: Name of its model.onnx; empty for "rules".
         trees: Number of trees of the model; 0 without trees.
         compared: Number of rows on which it was compared with "full" when it was made.

@@ -42,7 +42,6 @@ _LAYOUT = 1  # version of the database, its `user_version`
 _TABLES = """
 CREATE TABLE facts(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE entries(key BLOB PRIMARY KEY, value BLOB NOT NULL, end_ms INTEGER);
-CREATE INDEX entry_ends ON entries(end_ms) WHERE end_ms > 0;
 CREATE TABLE chunks(
     first INTEGER PRIMARY KEY, records INTEGER, added_s INTEGER, raw BLOB NOT NULL
 );
@@ -53,7 +52,8 @@ _CHECKPOINT_BYTES = 16 << 20  # of the write-ahead log
 _CHECKPOINT_RECORDS = 400  # since the last time; some 16 MiB of the log
 _COPIES = 5  # of the log, before one that holds the lock
 _SEGMENT_BYTES = 1 << 20
-_MOST_SWEPT = 256  # expired keys at once
+_SWEPT_TOGETHER = 64  # expired keys; requests wait meanwhile
+_SWEEP_S = 300.0  # a pass through all values
 _OWNER_ONLY = 0o600
 
 _Entry = tuple[bytes | set[bytes], int]
@@ -181,6 +181,7 @@ class DeviceStore:
             self.writer = str(self._fact("writer"))
             self.next = self._committed = self._next_record()
             self._copied = self.next
+            self._swept = 0  # the last row that the sweep looked at
             self._closed = False
             self._stack = stack.pop_all()
 
@@ -345,18 +346,33 @@ class DeviceStore:
             raise
 
     def _sweep(self) -> None:
+        """
+        Delete the expired values of the next part of the table.
+
+        An index of their ends would find them, but each decision would change it, too:
+        half of what a decision writes.
+        """
         now_ms = time.time_ns() // 1_000_000
-        expired = self._upkeep.execute(
-            "SELECT key FROM entries WHERE end_ms > 0 AND end_ms <= ? LIMIT ?",
-            (now_ms, _MOST_SWEPT),
-        ).fetchall()
-        if not expired:
+        run = self._upkeep.execute
+        first, last = run("SELECT min(rowid), max(rowid) FROM entries").fetchone()
+        if last is None:
             return
-        with self.lock, self.changes():
-            self._database.executemany(
-                "DELETE FROM entries WHERE key = ? AND end_ms > 0 AND end_ms <= ?",
-                [(key, now_ms) for (key,) in expired],
-            )
+        if not first <= self._swept < last:
+            self._swept = first - 1
+        end = self._swept + _SWEPT_TOGETHER + int((last - first) / _SWEEP_S)
+        expired = run(
+            "SELECT rowid FROM entries "
+            "WHERE rowid > ? AND rowid <= ? AND end_ms > 0 AND end_ms <= ?",
+            (self._swept, end, now_ms),
+        ).fetchall()
+        self._swept = end
+        for at in range(0, len(expired), _SWEPT_TOGETHER):
+            with self.lock, self.changes():
+                self._database.executemany(
+                    "DELETE FROM entries "
+                    "WHERE rowid = ? AND end_ms > 0 AND end_ms <= ?",
+                    [(one, now_ms) for (one,) in expired[at : at + _SWEPT_TOGETHER]],
+                )
 
     def _checkpoint(self) -> None:
         """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tollgate.edge.bundle import Manifest, Variant, write_bundle
+from tollgate.edge.bundle import Manifest, Variant, VariantName, write_bundle
 from tollgate.errors import InputError, RepositoryError, os_errors
 from tollgate.features.hook.hook_file import HOOK_FILE
 from tollgate.features.spec.feature_spec import SPEC_FILE
@@ -31,7 +31,12 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
-PRUNED_FOLDER = "pruned"  # of a bundle
+# Name of the variant, and of its folder in the bundle, by the way a model was made.
+_SMALLER: dict[str, VariantName] = {
+    "prune": "pruned",
+    "distill": "distilled",
+    "quantize": "quantized",
+}
 
 
 def pack(
@@ -40,15 +45,15 @@ def pack(
     product: str,
     key: Ed25519PrivateKey,
     out: Path,
-    pruned: Path | None = None,
+    smaller: Path | None = None,
     rules: bool = False,
 ) -> Manifest:
     """
     Write the bundle of a product's active release.
 
     Args:
-        pruned: Folder that `tollgate convert --prune` wrote, for a second variant; None
-            for none.
+        smaller: Folder that `tollgate convert` wrote with --prune, --distill or
+            --quantize, for a second variant; None for none.
         rules: True for a variant that decides without a model.
 
     Raises:
@@ -75,8 +80,8 @@ def pack(
         names.append(f"{folder[models.features_step]}/{HOOK_FILE}")
     files = {name: _read(repository / name) for name in names}
     variants = [Variant(name="full", model=model)]
-    if pruned is not None:
-        variant, content = _read_pruned(pruned, spec)
+    if smaller is not None:
+        variant, content = _read_smaller(smaller, spec)
         variants.append(variant)
         files[variant.model] = content
     if rules:
@@ -100,13 +105,13 @@ def _sequence(repository: Path, product: str) -> int:
     return sum(entry.action not in TRIAL_ACTIONS for entry in entries)
 
 
-def _read_pruned(folder: Path, spec: FeatureSpec) -> tuple[Variant, bytes]:
+def _read_smaller(folder: Path, spec: FeatureSpec) -> tuple[Variant, bytes]:
     """
     Read a smaller model, and what it costs.
 
     Raises:
-        RepositoryError: It was made for other features, its loss was not measured, or a
-            file was changed.
+        RepositoryError: It was made for other features, its loss was not measured, it
+            is slower than the first, or a file was changed.
     """
     path = folder / ARTIFACT_FILE
     try:
@@ -117,22 +122,32 @@ def _read_pruned(folder: Path, spec: FeatureSpec) -> tuple[Variant, bytes]:
         problem = f"is {artifact.spec_hash}, the release has "
         problem += spec_hash_text(spec.spec_hash)
         raise RepositoryError(path, problem, where="spec_hash")
-    trades = [one for one in artifact.trades if one.kind == "prune"]
-    if not trades:
-        problem = "has no pruning with its measured loss: prune it when it is converted"
+    if not artifact.trades:
+        problem = "has no smaller model with its measured loss: convert it with "
+        problem += "--prune, --distill or --quantize"
+        raise RepositoryError(path, problem, where="trades")
+    trade, *others = artifact.trades
+    if others:
+        problem = "was made smaller more than once: its loss against the full model is "
+        problem += "not known"
+        raise RepositoryError(path, problem, where="trades")
+    was_us, is_us = (one.us_per_row.get(1, 0.0) for one in (trade.before, trade.after))
+    if is_us > was_us:
+        problem = f"takes {is_us:.3g} µs for a row, the larger model {was_us:.3g}: "
+        problem += "a device would not get faster by it"
         raise RepositoryError(path, problem, where="trades")
     content = _read(folder / MODEL_FILE)
     if hashlib.sha256(content).hexdigest() != artifact.sha256:
         raise RepositoryError(folder / MODEL_FILE, f"is not the model of {path}")
     require_whole(folder / MODEL_FILE)
-    (trade,) = trades
+    name = _SMALLER[trade.kind]
     variant = Variant(
-        name="pruned",
-        model=f"{PRUNED_FOLDER}/{MODEL_FILE}",
+        name=name,
+        model=f"{name}/{MODEL_FILE}",
         trees=artifact.source.trees if artifact.source else 0,
         compared=trade.rows,
         differing=trade.flips,
-        us_per_row=trade.after.us_per_row.get(1, 0.0),
+        us_per_row=is_us,
     )
     return variant, content
 

@@ -21,6 +21,7 @@ from tollgate.errors import ArgumentError
 
 UP_AFTER_S = 30.0  # with room to spare
 _SPARE = 0.75  # of a limit
+_FEWEST = 20  # requests that show how many are late
 _POWER = Path("/sys/class/power_supply")
 
 
@@ -108,6 +109,25 @@ def read_resources(late_percent: float, *, power: Path = _POWER) -> Resources:
     )
 
 
+def late_share(latest: Sequence[tuple[float, bool]], *, now_s: float) -> float:
+    """
+    Return the share of late requests among those of the last second.
+
+    Where these are fewer than 20, the latest 20 are judged, so that one late request
+    is no reason to step down; 0 if there are not as many yet.
+
+    Args:
+        latest: When each request ended, on the monotonic clock, and whether it was
+            late; in the order of time.
+    """
+    if len(latest) < _FEWEST:
+        return 0.0
+    recent = [late for ended_s, late in latest if now_s - ended_s <= 1.0]
+    if len(recent) < _FEWEST:
+        recent = [late for _, late in latest[-_FEWEST:]]
+    return sum(recent) / len(recent)
+
+
 class VariantChoice:
     """
     Step down and up between variants.
@@ -130,7 +150,7 @@ class VariantChoice:
 
     def note(self, resources: Resources, *, now_s: float) -> str:
         """
-        Take a reading, one a second; return the variant to decide by from now on.
+        Take a reading; return the variant to decide by from now on.
 
         Args:
             now_s: On the monotonic clock.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -357,6 +358,41 @@ class Engine:
             raise InputError(self._spec.product, "ranks items: use rank, not decide")
         return self._answer(columns, dry_run=dry_run, now_us=now_us)
 
+    def decide_together(
+        self, requests: Sequence[Columns], *, dry_runs: Sequence[bool]
+    ) -> list[dict[str, Array]]:
+        """
+        Decide several requests as one batch, as a server's dynamic batch.
+
+        Args:
+            requests: Columns of each, as of `decide`; at most 32 rows in all.
+            dry_runs: For each request whether it is a dry run.
+
+        Returns:
+            The outputs of each request.
+
+        Raises:
+            InputError: As of `decide`, for any of them; none is decided.
+            JournalError: As of `decide`.
+        """
+        spec = self._spec
+        rows = [
+            self._check(one, needed=spec.columns, fields=spec.fields)
+            for one in requests
+        ]
+        bounds = np.cumsum([0, *rows]).tolist()
+        names = dict.fromkeys(name for one in requests for name in one)
+        found = self._answer_batch(
+            {name: _joined(name, requests, rows) for name in names},
+            bounds=bounds,
+            dry=list(dry_runs),
+        )
+        texts = {name: _text(column[:, 0]) for name, column in found.items()}
+        return [
+            {name: column[first:end] for name, column in texts.items()}
+            for first, end in pairwise(bounds)
+        ]
+
     def rank(
         self,
         columns: Columns,
@@ -460,8 +496,9 @@ class Engine:
                     name: column[at : at + MAX_BATCH_ROWS]
                     for name, column in columns.items()
                 },
+                bounds=[0, min(rows - at, MAX_BATCH_ROWS)],
+                dry=[dry_run],
                 count=count,
-                dry_run=dry_run,
                 now_us=now_us,
             )
             for at in range(0, max(rows, 1), MAX_BATCH_ROWS)
@@ -506,10 +543,25 @@ class Engine:
         return rows
 
     def _answer_batch(
-        self, columns: Columns, *, count: int, dry_run: bool, now_us: int | None
+        self,
+        columns: Columns,
+        *,
+        bounds: list[int],
+        dry: list[bool],
+        count: int = 0,
+        now_us: int | None = None,
     ) -> dict[str, Array]:
+        """
+        Answer the rows of one batch.
+
+        Args:
+            bounds: First row of each request, and the number of rows.
+            dry: For each request whether it is a dry run.
+        """
         arrival_us = time.monotonic_ns() // 1000
-        batch = self._checked(columns, count=count, dry_run=dry_run, now_us=now_us)
+        batch = self._checked(
+            columns, bounds=bounds, dry=dry, count=count, now_us=now_us
+        )
         scored = self._scored(batch, arrival_us=arrival_us)
         context = scored.context
         decided = self._decision.decide(scored)
@@ -525,9 +577,10 @@ class Engine:
                 details=self._decision.details(scored, decided),
             )
         columns = self._decision.columns(scored, decided, marks=marks)
-        if len(batch.errors) == len(batch.cents):
-            # A server refuses a request of bad rows alone, before a release sees it.
-            columns["release"] = np.full_like(columns["release"], b"")
+        for first, end in pairwise(bounds):
+            if all(row in batch.errors for row in range(first, end)):
+                # A server refuses a request of bad rows alone, before a release does.
+                columns["release"][first:end] = b""
         return columns
 
     def _scored(self, batch: Batch, *, arrival_us: int) -> DecisionBatch:
@@ -591,7 +644,13 @@ class Engine:
         return ids, checked, sent
 
     def _checked(
-        self, columns: Columns, *, count: int, dry_run: bool, now_us: int | None
+        self,
+        columns: Columns,
+        *,
+        bounds: list[int],
+        dry: list[bool],
+        count: int,
+        now_us: int | None,
     ) -> Batch:
         """Check every row."""
         spec = self._spec
@@ -612,12 +671,12 @@ class Engine:
             cents=checked.cents,
             time_us=time_us,
             errors=checked.errors,
-            bounds=[0, len(time_us)],
-            dry=[dry_run],
+            bounds=bounds,
+            dry=dry,
             degraded=degraded,
             fields=fields,
             excluded=excluded,
-            counts=[count] if self._ranker is not None else (),
+            counts=[count] * len(dry) if self._ranker is not None else (),
         )
 
 
@@ -663,6 +722,16 @@ class _Ranker:
     def close(self) -> None:
         """Stop watching the list of the store."""
         self._view.close()
+
+
+def _joined(
+    name: str, requests: Sequence[Columns], rows: Sequence[int]
+) -> Sequence[Any]:
+    """Join the columns of a name; a request without it has no value in its rows."""
+    joined: list[Any] = []
+    for one, count in zip(requests, rows, strict=True):
+        joined += one.get(name, [None] * count)
+    return joined
 
 
 def _bytes(name: str, value: object) -> bytes:

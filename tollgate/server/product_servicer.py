@@ -55,7 +55,11 @@ class ProductServicer(service_pb2_grpc.GRPCInferenceServiceServicer):  # type: i
         return described
 
     def require_product(self, name: str, context: grpc.ServicerContext) -> None:
-        """Refuse a request for another model, in Triton's words."""
+        """Refuse a request for another model."""
         if name != self.product:
-            words = f"Request for unknown model: '{name}' is not found"
-            context.abort(grpc.StatusCode.NOT_FOUND, words)
+            context.abort(*self.unknown(name))
+
+    def unknown(self, name: str) -> tuple[grpc.StatusCode, str]:
+        """Return the status of a request for another model, in Triton's words."""
+        words = f"Request for unknown model: '{name}' is not found"
+        return grpc.StatusCode.NOT_FOUND, words

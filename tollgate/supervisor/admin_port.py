@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, Protocol
 
 import msgspec
@@ -16,18 +15,18 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from tollgate.errors import SetupError, trace_of
 from tollgate.imports import be_gentle
+from tollgate.server.http_listener import HttpListener
 from tollgate.server.index_page import CONTENT_TYPE, INDEX, NOT_FOUND, index_page
 from tollgate.supervisor.supervisor import Supervisor
 from tollgate.supervisor.supervisor_metrics import SupervisorMetrics
 from tollgate.supervisor.version_detection import VersionDetector
-from tollgate.worker import Worker, stuck_loops
+from tollgate.worker import stuck_loops
 
 log = logging.getLogger(__name__)
 
 # A repair may include a restart of all processes; a longer one hangs.
 _HANGS_AFTER_S = 120.0
 _JSON = "application/json"
-_WAIT_S = 0.5  # wait for a request, then check whether to stop
 PAGES = {
     "/livez": "200 while the supervisor watches its processes, else 503",
     "/readyz": "200 while every product decides, else 503; JSON names the problems",
@@ -103,33 +102,20 @@ def serve_admin_port(
 
     Handler.console = console
     try:
-        server = (_IPv6Server if ":" in host else ThreadingHTTPServer)(
-            (host, port), Handler
-        )
+        listener = HttpListener(host, port, Handler, name="side-port")
     except OSError as error:
         raise SetupError(
             f"{host}:{port} cannot be listened on: {error.strerror}",
             remedy="choose another admin port",
         ) from error
-    server.daemon_threads = True
-    server.timeout = _WAIT_S
-    worker = Worker("side-port", server.handle_request, pause_s=0.0)
-    worker.start()
     try:
-        yield server.server_address[1]
+        yield listener.port
     finally:
-        worker.stop()
-        server.server_close()
+        listener.close()
 
 
 def _is_below(path: str, root: str) -> bool:
     return path == root or path.startswith(f"{root}/")
-
-
-class _IPv6Server(ThreadingHTTPServer):
-    """Listen on an IPv6 address; `::` accepts IPv4 and IPv6."""
-
-    address_family = socket.AF_INET6
 
 
 class _Pages:

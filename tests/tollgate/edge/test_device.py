@@ -134,6 +134,88 @@ def test_threads_share_commits_and_fail_alone(
     assert not {b"t%d" % one for one in range(30_000, 31_000)} & set(records)
 
 
+def together(device: Device, requests: list[tuple[Any, bool]]) -> list[Any]:
+    """Let requests wait for a device in their order; return answers and errors."""
+    found: list[Any] = [None] * len(requests)
+
+    def ask(place: int, columns: Any, dry_run: bool) -> None:
+        try:
+            found[place] = device.decide(columns, dry_run=dry_run)
+        except InputError as error:
+            found[place] = error
+
+    threads = []
+    with device._store.lock:
+        for place, (columns, dry_run) in enumerate(requests):
+            one = threading.Thread(target=ask, args=(place, columns, dry_run))
+            one.start()
+            threads.append(one)
+            while len(device._waiting) <= place:
+                time.sleep(0.001)
+    for one in threads:
+        one.join()
+    return found
+
+
+def test_requests_that_wait_are_decided_in_batches(
+    bundle: Path, keys: Keys, tmp_path: Path
+) -> None:
+    """Of 32 rows at most, with the answers that each has alone, dry runs among them."""
+    sizes = [1, 3, 1, 30, 2, 40, 1, 1, 0, 5]
+    firsts = np.cumsum([0, *sizes]).tolist()
+    requests = [
+        (purchases(first, size), place % 4 == 2)
+        for place, (first, size) in enumerate(zip(firsts, sizes, strict=False))
+    ]
+    with Engine.open(REPOSITORY, product="fraud") as engine:
+        wanted = [engine.decide(one, dry_run=dry) for one, dry in requests]
+    with Device.open(bundle, key=keys.public, state=tmp_path) as device:
+        found = together(device, requests)
+        (count,) = device._store._database.execute(
+            "SELECT count(*) FROM chunks"
+        ).fetchone()
+    for one, other in zip(found, wanted, strict=True):
+        assert_same(one, other)
+    # 1+3+1, 30+2, 32+8 of the 40 alone, 1+1+0+5.
+    assert count == 5
+    kept = [one for chunk in sealed(tmp_path) for one in chunk.transaction_id]
+    assert kept == [
+        b"t%d" % one
+        for first, size, (_, dry) in zip(firsts, sizes, requests, strict=False)
+        for one in range(first, first + size)
+        if not dry
+    ]
+
+
+def test_a_wrong_request_in_a_batch_fails_alone(
+    bundle: Path, keys: Keys, tmp_path: Path
+) -> None:
+    """A missing column, a wrong type, a bad row; an id that stands twice."""
+    good, lacking, wrong, bad, last = (purchases(row, 1) for row in range(5))
+    del lacking["amount"]
+    wrong["event_time"] = ["now"]
+    bad["customer_id"] = [""]
+    other = good | {"amount": [1.0]}
+    requests = [(one, False) for one in (good, lacking, wrong, bad, good, other, last)]
+    with Device.open(bundle, key=keys.public, state=tmp_path) as device:
+        found = together(device, requests)
+        alone = together(device, [(good, False), (bad, False), (other, False)])
+    assert isinstance(found[1], InputError)
+    assert "amount" in str(found[1])
+    assert isinstance(found[2], InputError)
+    assert "event_time" in str(found[2])
+    assert "customer_id" in found[3]["error"][0]
+    assert found[3]["release"].tolist() == [""]
+    assert_same(found[4], found[0])
+    assert "was decided with other content" in found[5]["error"][0]
+    assert found[6]["decision"].tolist() != [""]
+    assert_same(alone[0], found[0])
+    assert_same(alone[1], found[3])
+    assert_same(alone[2], found[5])
+    kept = [one for chunk in sealed(tmp_path) for one in chunk.transaction_id]
+    assert sorted(kept) == [b"t0", b"t4"]
+
+
 def sealed(state: Path, product: str = "fraud") -> list[Any]:
     """Decode the chunks of sealed segments, in the order of their names."""
 
@@ -252,7 +334,8 @@ def test_expired_values_are_deleted(bundle: Path, keys: Keys, tmp_path: Path) ->
         assert run(count).fetchone() == (64,)
         (windows,) = run("SELECT count(*) FROM entries").fetchone()
         run(f"UPDATE entries SET end_ms = 1 WHERE {stored}")
-        device._store.keep_up()
+        for _ in range(4):  # each looks at a part of the table
+            device._store.keep_up()
         assert run(count).fetchone() == (0,)
         assert run("SELECT count(*) FROM entries").fetchone() == (windows - 64,)
 

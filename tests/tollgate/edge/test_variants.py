@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from tollgate.edge.variants import (
     Limits,
     Resources,
     VariantChoice,
+    late_share,
     read_resources,
 )
 from tollgate.errors import InputError, RepositoryError
@@ -69,6 +72,25 @@ def test_a_load_at_the_limit_does_not_change_to_and_fro() -> None:
         assert choice.note(IDLE, now_s=float(second)) == "pruned"
     choice.note(near, now_s=529.5)  # the time with room begins again
     assert choice.note(IDLE, now_s=530.0) == "pruned"
+
+
+@pytest.mark.parametrize(
+    ("latest", "share"),
+    [
+        ([], 0.0),
+        ([(99.9, True)] * 19, 0.0),  # too few to judge
+        ([(99.9, True)] * 20, 1.0),
+        ([(98.0, True)] * 50 + [(99.5, False)] * 20, 0.0),  # the last second
+        ([(98.0, True)] * 50 + [(99.5, False)] * 10, 0.5),  # the last twenty
+        ([(1.0, False)] * 39 + [(99.5, True)], 0.05),
+        ([(99.1, False)] * 190 + [(99.9, True)] * 10, 0.05),
+    ],
+)
+def test_the_share_of_late_requests(
+    latest: list[tuple[float, bool]], share: float
+) -> None:
+    """Of the last second, or of twenty; at 100 s on the clock."""
+    assert late_share(latest, now_s=100.0) == share
 
 
 def test_one_variant_has_nowhere_to_go() -> None:
@@ -145,7 +167,7 @@ def test_answers_and_records_name_the_variant(keys: Keys, tmp_path: Path) -> Non
         product="fraud",
         key=keys.signs,
         out=bundle,
-        pruned=pruned_folder(tmp_path),
+        smaller=pruned_folder(tmp_path),
         rules=True,
     )
     assert [one.name for one in made.variants] == list(NAMES)
@@ -200,10 +222,49 @@ def test_a_device_steps_down_by_itself(keys: Keys, tmp_path: Path) -> None:
         state=tmp_path / "state",
         limits=Limits(resident_mib=1.0),
     ) as device:
-        device._keep_up()
+        device._choose_variant()
         assert device.variant == "rules"
         answer = device.decide(purchases(0, 3))
     assert set(answer["release"]) == {"fraud-1.rules"}
+
+
+def slow(device: Device, delay_s: float, *, where: str) -> None:
+    """Make the model or the disk of a device slow."""
+    owner, name = (device._engine._model, "probabilities")
+    if where == "disk":
+        owner, name = device._store, "commit"
+    original = getattr(owner, name)
+
+    def slowly(*given: Any) -> Any:
+        time.sleep(delay_s)
+        return original(*given)
+
+    setattr(owner, name, slowly)
+
+
+@pytest.mark.parametrize(
+    ("where", "variant"), [("model", "fraud-1.rules"), ("disk", "fraud-1")]
+)
+def test_a_slow_model_steps_down_and_a_slow_disk_does_not(
+    where: str, variant: str, *, keys: Keys, tmp_path: Path
+) -> None:
+    """Rules without a model are not written faster."""
+    bundle = tmp_path / "fraud.bundle"
+    pack(REPOSITORY, product="fraud", key=keys.signs, out=bundle, rules=True)
+    with Device.open(
+        bundle,
+        key=keys.public,
+        state=tmp_path / "state",
+        limits=Limits(late_ms=1_000.0, resident_mib=1e6),
+    ) as device:
+        slow(device, 1.2, where=where)
+        for part in range(5):  # four at once, in a batch
+            with ThreadPoolExecutor(4) as pool:
+                rows = [purchases(100 * part + one, 1) for one in range(4)]
+                answers = list(pool.map(device.decide, rows))
+        device._choose_variant()
+        answers = [device.decide(purchases(900, 1))]
+    assert set(answers[0]["release"]) == {variant}
 
 
 def test_the_archive_finds_the_release_of_a_variant() -> None:
@@ -218,7 +279,7 @@ def test_the_archive_finds_the_release_of_a_variant() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"trades": ()}, "has no pruning with its measured loss"),
+        ({"trades": ()}, "has no smaller model with its measured loss"),
         ({"spec_hash": "0" * 16}, "spec_hash: is 0000000000000000, the release has"),
         ({"sha256": "0" * 64}, "is not the model of"),
     ],
@@ -234,6 +295,6 @@ def test_a_smaller_model_that_does_not_fit_is_refused(
             product="fraud",
             key=keys.signs,
             out=out,
-            pruned=pruned_folder(tmp_path, **changes),
+            smaller=pruned_folder(tmp_path, **changes),
         )
     assert not out.exists()

@@ -44,6 +44,10 @@ def run(
     listen: Annotated[
         str, typer.Option(help="address:port for gRPC.")
     ] = "127.0.0.1:8001",
+    http: Annotated[
+        str | None,
+        typer.Option(help="address:port for HTTP with JSON.", show_default="none"),
+    ] = None,
     spool_mib: Annotated[
         int,
         typer.Option(
@@ -66,7 +70,7 @@ def run(
         typer.Option(help="Charge of a battery in use below which to step down."),
     ] = 20.0,
 ) -> None:
-    """Decide on this device, over gRPC, until Ctrl-C or SIGTERM."""
+    """Decide on this device, over gRPC and HTTP, until Ctrl-C or SIGTERM."""
     from tollgate.edge.active import Active, find_active, serve
     from tollgate.edge.device import Device
     from tollgate.edge.variants import Limits
@@ -100,8 +104,18 @@ def run(
             "Ctrl-C ends"
         )
 
-    require_free_places({"--listen": listen})
-    serve(find, open_device, listen=listen, stopped=stop_on_signal(), say=say)
+    places = {"--listen": listen}
+    if http is not None:
+        places["--http"] = http
+    require_free_places(places)
+    serve(
+        find,
+        open_device,
+        listen=listen,
+        http=http,
+        stopped=stop_on_signal(),
+        say=say,
+    )
 
 
 def sync(

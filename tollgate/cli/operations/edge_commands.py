@@ -39,11 +39,11 @@ def pack(
     ],
     key: Annotated[Path, typer.Option(help="Private key to sign with: Ed25519, PEM.")],
     out: Annotated[Path, typer.Option(help="Bundle to write.")],
-    pruned: Annotated[
+    smaller: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of a smaller model, from `tollgate convert --prune`, for when "
-            "time or memory is short."
+            help="Folder of a smaller model, from `tollgate convert` with --prune, "
+            "--distill or --quantize, for when time or memory is short."
         ),
     ] = None,
     rules: Annotated[
@@ -63,7 +63,7 @@ def pack(
             product=chosen.product,
             key=signing,
             out=out,
-            pruned=pruned,
+            smaller=smaller,
             rules=rules,
         )
     console.result(

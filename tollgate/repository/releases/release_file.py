@@ -103,7 +103,13 @@ def spec_hash_text(spec_hash: int) -> str:
     return f"{spec_hash:016x}"
 
 
-VARIANTS = ("full", "pruned", "rules")  # of a release on a device
+VARIANTS = (
+    "full",
+    "pruned",
+    "distilled",
+    "quantized",
+    "rules",
+)  # of a release on a device
 
 
 def variant_release(release: str, variant: str) -> str:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import http.client
 import logging
 import re
-import socket
 from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
+from tollgate.server.http_listener import HttpListener
 from tollgate.server.index_page import CONTENT_TYPE, INDEX, NOT_FOUND, index_page
-from tollgate.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +23,6 @@ _PRIVATE = re.compile(rb"--[0-9a-f]{32}")
 _PRIVATE_MODEL = re.compile(rb'model="([^"]+?)--[0-9a-f]{32}"')
 _MODEL = re.compile(rb'^nv_.*model="([^"]+)"')
 _TIMEOUT_S = 5.0
-_WAIT_S = 0.5  # wait for a request, then check whether to stop
 PATH = "/metrics"
 PAGES = {PATH: "metrics of Triton and of the steps, for Prometheus"}
 
@@ -64,24 +62,12 @@ class MetricsPage:
         class Answers(_Answers):
             source = staticmethod(triton_port)
 
-        server = _SixServer if ":" in host else ThreadingHTTPServer
-        self._server = server((host, port), Answers)
-        self._server.daemon_threads = True
-        self.port: int = self._server.server_address[1]
-        self._server.timeout = _WAIT_S
-        self._worker = Worker("metrics-page", self._server.handle_request, pause_s=0.0)
-        self._worker.start()
+        self._listener = HttpListener(host, port, Answers, name="metrics-page")
+        self.port = self._listener.port
 
     def close(self) -> None:
         """Stop listening."""
-        self._worker.stop()
-        self._server.server_close()
-
-
-class _SixServer(ThreadingHTTPServer):
-    """Listen on an IPv6 address; `::` accepts IPv4 and IPv6."""
-
-    address_family = socket.AF_INET6
+        self._listener.close()
 
 
 class _Answers(BaseHTTPRequestHandler):

@@ -1,0 +1,50 @@
+"""Answer HTTP requests on a port of this process, in threads."""
+
+from __future__ import annotations
+
+import socket
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tollgate.worker import Worker
+
+_WAIT_S = 0.5  # wait for a connection, then check whether to stop
+
+
+class HttpListener:
+    """
+    Listen until it is closed; each connection has a thread.
+
+    Args:
+        host: Address; IPv6 if it has a colon.
+        port: TCP port; 0 takes a free one.
+        handler: Answers the requests.
+        name: Name of the loop in metrics and logs.
+
+    Attributes:
+        port: The port it listens on.
+
+    Raises:
+        OSError: The port cannot be opened on the address.
+    """
+
+    def __init__(
+        self, host: str, port: int, handler: type[BaseHTTPRequestHandler], *, name: str
+    ) -> None:
+        kind = _IPv6Server if ":" in host else ThreadingHTTPServer
+        self._server = kind((host, port), handler)
+        self._server.daemon_threads = True
+        self._server.timeout = _WAIT_S
+        self.port: int = self._server.server_address[1]
+        self._worker = Worker(name, self._server.handle_request, pause_s=0.0)
+        self._worker.start()
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._worker.stop()
+        self._server.server_close()
+
+
+class _IPv6Server(ThreadingHTTPServer):
+    """Listen on an IPv6 address; `::` accepts IPv4 and IPv6."""
+
+    address_family = socket.AF_INET6
