@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
 
 from loadtests.edge.fleet import run_fleet
+from loadtests.edge.half import Phase, measure_phases
 from loadtests.edge.losses import Victim, build_library
 from tests.support.edge.bundles import REPOSITORY, Keys, packed
+from tollgate.edge.device import Device
+from tollgate.edge.packing import pack
+from tollgate.edge.service import DeviceServer
+from tollgate.edge.variants import Limits
 
 
 def victim(folder: Path, *, library: Path | None, unsynced: bool = False) -> Victim:
@@ -50,6 +57,30 @@ def test_a_device_that_does_not_wait_for_its_disk_is_found(tmp_path: Path) -> No
     killed = victim(tmp_path, library=build_library(tmp_path), unsynced=True)
     killed.kill(most_s=1.5)
     assert killed.losses.lost > 0
+
+
+def test_each_phase_names_the_variants_of_its_answers(tmp_path: Path) -> None:
+    """With a processor half taken away, and given back."""
+    keys = Keys(tmp_path)
+    bundle = tmp_path / "fraud.bundle"
+    pack(REPOSITORY, product="fraud", key=keys.signs, out=bundle, rules=True)
+    processor = min(os.sched_getaffinity(0))
+    phases = [Phase("first", 3.0, taken=False), Phase("second", 3.0, taken=True)]
+    with (
+        Device.open(
+            bundle,
+            key=keys.public,
+            state=tmp_path / "state",
+            limits=Limits(resident_mib=1.0),  # every process has more
+        ) as device,
+        DeviceServer(device, address="127.0.0.1:0") as server,
+    ):
+        lines = measure_phases(
+            f"127.0.0.1:{server.port}", phases, rate=20.0, processor=processor
+        )
+    assert [line.partition(",")[0] for line in lines] == ["* first", "* second"]
+    assert lines[1].endswith("answers by release: fraud-1.rules 60")
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.slow
