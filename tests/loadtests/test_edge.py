@@ -13,9 +13,9 @@ from loadtests.edge.half import Phase, measure_phases
 from loadtests.edge.losses import Victim, build_library
 from tests.support.edge.bundles import REPOSITORY, Keys, packed
 from tollgate.edge.device import Device
+from tollgate.edge.limits import Limits
 from tollgate.edge.packing import pack
 from tollgate.edge.service import DeviceServer
-from tollgate.edge.variants import Limits
 
 
 def victim(folder: Path, *, library: Path | None, unsynced: bool = False) -> Victim:

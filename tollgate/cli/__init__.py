@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, cast
 from tollgate.errors import TollgateError, install_remedy, part_remedy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import typer
 
 # Missing module -> the extra that installs it.
@@ -103,13 +105,18 @@ def _one_line_errors() -> tuple[type[TollgateError], ...]:
 
 
 def main() -> None:
-    """Run the command line; turn a known error into one line and its exit status."""
+    """Run the command line."""
     if os.getpid() == 1:
         from tollgate.cli.operations.first_process import reap_as_first_process
 
         reap_as_first_process()
+    run_reported(_run)
+
+
+def run_reported(run: Callable[[], None]) -> None:
+    """Run a program; turn a known error into one line and its exit status."""
     try:
-        _run()
+        run()
     except _one_line_errors() as exc:
         print(f"tollgate: {exc}", file=sys.stderr)
         sys.exit(exc.exit_status)

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from tollgate.edge.bundle import Bundle, read_bundle, read_public_key
 from tollgate.edge.device_store import DeviceJournal, DeviceStore
+from tollgate.edge.limits import Limits
 from tollgate.edge.variants import (
-    Limits,
     NoModel,
     VariantChoice,
     late_share,

@@ -123,8 +123,8 @@ def _read_smaller(folder: Path, spec: FeatureSpec) -> tuple[Variant, bytes]:
         problem += spec_hash_text(spec.spec_hash)
         raise RepositoryError(path, problem, where="spec_hash")
     if not artifact.trades:
-        problem = "has no smaller model with its measured loss: convert it with "
-        problem += "--prune, --distill or --quantize"
+        problem = "has no smaller model with its measured loss: prune, distill or "
+        problem += "quantize it when it is converted"
         raise RepositoryError(path, problem, where="trades")
     trade, *others = artifact.trades
     if others:

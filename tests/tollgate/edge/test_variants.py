@@ -17,10 +17,10 @@ from tollgate import Engine
 from tollgate.audit.releases.archive import read_release_files
 from tollgate.edge.device import Device
 from tollgate.edge.device_store import JOURNAL
+from tollgate.edge.limits import Limits
 from tollgate.edge.packing import pack
 from tollgate.edge.variants import (
     UP_AFTER_S,
-    Limits,
     Resources,
     VariantChoice,
     late_share,

@@ -7,7 +7,6 @@ progress bar; `app` is a command line with these commands alone.
 
 from __future__ import annotations
 
-import gc
 import socket
 import sys
 from pathlib import Path
@@ -71,50 +70,28 @@ def run(
     ] = 20.0,
 ) -> None:
     """Decide on this device, over gRPC and HTTP, until Ctrl-C or SIGTERM."""
-    from tollgate.edge.active import Active, find_active, serve
-    from tollgate.edge.device import Device
-    from tollgate.edge.variants import Limits
+    from tollgate.cli.operations.device_process import DeviceOptions, replace_process
+    from tollgate.edge.limits import Limits
 
     limits = Limits(
         late_ms=late_ms, resident_mib=resident_mib, battery_percent=battery_percent
     )
-
-    def find() -> Active:
-        return find_active(state, key) if bundle is None else Active(bundle)
-
-    def open_device(active: Active) -> Device:
-        return Device.open(
-            active.path,
-            key=key,
-            state=state,
-            spool_bytes=spool_mib << 20,
-            seal_after_s=seal_after,
-            limits=limits,
-            withdrawn=active.withdrawn,
-        )
-
-    def say(device: Device, address: str) -> None:
-        # The garbage collector need not scan the objects of a start again.
-        gc.unfreeze()
-        gc.collect()
-        gc.freeze()
-        made = device.manifest
-        _print(
-            f"{made.release} of {made.product} on {address}; state in {state}; "
-            "Ctrl-C ends"
-        )
-
+    limits.check()
     places = {"--listen": listen}
     if http is not None:
         places["--http"] = http
     require_free_places(places)
-    serve(
-        find,
-        open_device,
-        listen=listen,
-        http=http,
-        stopped=stop_on_signal(),
-        say=say,
+    replace_process(
+        DeviceOptions(
+            bundle=None if bundle is None else str(bundle),
+            key=str(key),
+            state=str(state),
+            listen=listen,
+            http=http,
+            spool_bytes=spool_mib << 20,
+            seal_after_s=seal_after,
+            limits=limits,
+        )
     )
 
 
