@@ -179,6 +179,8 @@ def test_every_value_stands_in_values_yaml() -> None:
     assert list(keys(SCHEMA, values, "")) == []
 
 
+JOB = {"name": "a", "product": "shop", "schedule": "0 1 * * *"}
+LISTS = {"users": 100}
 REFUSED = [
     ({"replicaz": 3}, "'replicaz' not allowed"),
     ({"server": {"resources": {"cpu": "2", "memory": "2Gi", "gpu": 1}}}, "'gpu' not"),
@@ -228,6 +230,12 @@ REFUSED = [
         "alarms.webhook.urlSecret.name or secret.name is empty",
     ),
     ({"jobs": {"materialize": [{"name": "a"}]}}, "missing propert"),
+    ({"jobs": {"materialize": [JOB | {"claimName": "c", "lists": LISTS}]}}, "oneOf"),
+    ({"jobs": {"materialize": [JOB | {"lists": {"minutes": 5}}]}}, "missing propert"),
+    (
+        {"jobs": {"materialize": [JOB | {"lists": LISTS, "histories": ["a"]}]}},
+        "oneOf",
+    ),
     ({"jobs": {"retention": {"keep": "1 year"}}}, "does not match"),
     ({"jobs": {"stressProbe": {"schedule": "daily"}}}, "does not match"),
     ({"gateway": {"auth": "none"}}, "/gateway/auth"),
