@@ -21,9 +21,9 @@ from tollgate.challenger.challenger_worker import TrialWorker
 from tollgate.cli.decisions import monitor_command
 from tollgate.cli.operations import gateway_commands, supervised_server
 from tollgate.errors import StoreError
+from tollgate.server import http_listener
 from tollgate.server.processes import redis_server
 from tollgate.server.processes.redis_server import YieldingChildren
-from tollgate.server.triton import metrics_page as metrics_module
 from tollgate.server.triton.metrics_page import MetricsPage
 from tollgate.steps.loops import LoopMetrics
 from tollgate.steps.metric_buffer import export_each_second
@@ -205,14 +205,14 @@ def test_the_children_of_redis(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_metrics_page_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """It answers after its server failed."""
     loop = Loop("metrics-page")
-    served = metrics_module.ThreadingHTTPServer
+    served = http_listener._Server
 
     class Breakable(served):  # type: ignore[misc, valid-type]
         def handle_request(self) -> None:
             loop()
             super().handle_request()
 
-    monkeypatch.setattr(metrics_module, "ThreadingHTTPServer", Breakable)
+    monkeypatch.setattr(http_listener, "_Server", Breakable)
     page = MetricsPage("127.0.0.1", 0, triton_port=lambda: 1)
     loop.fails(3)
     loop.broken = False

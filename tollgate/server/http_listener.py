@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import socket
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 from tollgate.worker import Worker
+
+log = logging.getLogger(__name__)
 
 _WAIT_S = 0.5  # wait for a connection, then check whether to stop
 
@@ -30,10 +35,8 @@ class HttpListener:
     def __init__(
         self, host: str, port: int, handler: type[BaseHTTPRequestHandler], *, name: str
     ) -> None:
-        kind = _IPv6Server if ":" in host else ThreadingHTTPServer
+        kind = _IPv6Server if ":" in host else _Server
         self._server = kind((host, port), handler)
-        self._server.daemon_threads = True
-        self._server.timeout = _WAIT_S
         self.port: int = self._server.server_address[1]
         self._worker = Worker(name, self._server.handle_request, pause_s=0.0)
         self._worker.start()
@@ -44,7 +47,16 @@ class HttpListener:
         self._server.server_close()
 
 
-class _IPv6Server(ThreadingHTTPServer):
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    timeout = _WAIT_S
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log that a connection broke; its other end may have gone away."""
+        log.debug("a connection broke: %s", sys.exc_info()[1])
+
+
+class _IPv6Server(_Server):
     """Listen on an IPv6 address; `::` accepts IPv4 and IPv6."""
 
     address_family = socket.AF_INET6

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 import struct
 from collections.abc import Iterator
 from contextlib import closing
@@ -224,3 +225,20 @@ def test_a_port_that_is_taken_is_named(device: Device, port: HttpPort) -> None:
     address = f"127.0.0.1:{port.port}"
     with pytest.raises(SetupError, match=address):
         HttpPort(device, address=address)
+
+
+def test_a_caller_that_goes_away_costs_nobody_anything(
+    port: HttpPort, caller: Caller, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It ends within its headers, within its body, or without reading the answer."""
+    head = b"POST /decide HTTP/1.1\r\nContent-Type: application/json\r\n"
+    body = json.dumps(row(1)).encode()
+    whole = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    for sent in (head, whole[:-20], whole):
+        with socket.create_connection(("127.0.0.1", port.port)) as away:
+            away.sendall(sent)
+            away.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )
+    assert caller.post(row(2))[0] == 200
+    assert "Traceback" not in capfd.readouterr().err

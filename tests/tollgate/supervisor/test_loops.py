@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -303,8 +304,6 @@ def test_the_admin_port_survives_errors_and_names_stuck_loops(
     """In the JSON of /readyz and as a metric; the product itself stays ready."""
     import urllib.request
 
-    from tollgate.supervisor import admin_port as module
-
     def get(path: str) -> str:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}") as answer:
             return str(answer.read().decode())
@@ -335,7 +334,7 @@ def test_the_admin_port_survives_errors_and_names_stuck_loops(
 
         broken = threading.Event()
         broken.set()
-        server = module.ThreadingHTTPServer
+        server = ThreadingHTTPServer
         monkeypatch.setattr(server, "service_actions", unforeseen)
         monkeypatch.setattr(
             server, "_handle_request_noblock", lambda self: unforeseen(self)
