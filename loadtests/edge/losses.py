@@ -18,6 +18,7 @@ import msgspec
 
 from tollgate import Engine
 from tollgate.edge.device_store import DATABASE, JOURNAL
+from tollgate.edge.value_table import ValueTable
 from tollgate.errors import ServerError
 from tollgate.features.windows.entity_entries import ENTRY
 from tollgate.journal.decision_record import Records, decode_chunk
@@ -222,8 +223,11 @@ class _Windows:
     def differing(self, path: Path) -> int:
         """Count the values of windows that only one of both has, or that differ."""
         with closing(sqlite3.connect(path)) as database:
-            rows = database.execute("SELECT key, value FROM entries")
-            found = {key: value for key, value in rows if _is_window(key)}
+            found = {
+                key: value
+                for key, (value, _) in ValueTable(database).items()
+                if _is_window(key)
+            }
         values = self._store._values.items()
         wanted = {key: value for key, (value, _) in values if _is_window(key)}
         assert not wanted or max(map(len, wanted.values())) > ENTRY.itemsize

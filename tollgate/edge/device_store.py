@@ -16,11 +16,13 @@ import contextlib
 import logging
 import secrets
 import sqlite3
+import sys
 import threading
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 from pathlib import Path
 
+from tollgate.edge.value_table import TABLES, ValueTable
 from tollgate.errors import InputError, SetupError
 from tollgate.journal.journal_rows import Heading, Rows, pack
 from tollgate.journal.stored_decision_commands import StoreCommands
@@ -38,10 +40,9 @@ from tollgate.store.memory_store import MemoryStore
 log = logging.getLogger(__name__)
 
 DATABASE, JOURNAL = "device.sqlite", "journal"
-_LAYOUT = 1  # version of the database, its `user_version`
-_TABLES = """
-CREATE TABLE facts(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE entries(key BLOB PRIMARY KEY, value BLOB NOT NULL, end_ms INTEGER);
+_LAYOUT = 2  # version of the database, its `user_version`
+_TABLES = f"""
+CREATE TABLE facts(name TEXT PRIMARY KEY, value) WITHOUT ROWID;{TABLES}
 CREATE TABLE chunks(
     first INTEGER PRIMARY KEY, records INTEGER, added_s INTEGER, raw BLOB NOT NULL
 );
@@ -49,63 +50,20 @@ CREATE TABLE chunks(
 _WAIT_MS = 5_000  # for the upkeep's connection; no reader holds the database longer
 _CACHE_KIB = 2_048
 _CHECKPOINT_BYTES = 16 << 20  # of the write-ahead log
-_CHECKPOINT_RECORDS = 400  # since the last time; some 16 MiB of the log
+_FRAMES_AT = 16  # in the log's index
+_PAGE_BYTES = 4_096
 _COPIES = 5  # of the log, before one that holds the lock
 _SEGMENT_BYTES = 1 << 20
 _SWEPT_TOGETHER = 64  # expired keys; requests wait meanwhile
 _SWEEP_S = 300.0  # a pass through all values
 _OWNER_ONLY = 0o600
 
-_Entry = tuple[bytes | set[bytes], int]
-
-
-class _Entries(MutableMapping[bytes, _Entry]):
-    """The values of a store, in a table."""
-
-    def __init__(self, database: sqlite3.Connection) -> None:
-        self._run = database.execute
-
-    def __getitem__(self, key: bytes) -> _Entry:
-        sql = "SELECT value, end_ms FROM entries WHERE key = ?"
-        found = self._run(sql, (key,)).fetchone()
-        if found is None:
-            raise KeyError(key)
-        value, end_ms = found
-        if isinstance(value, str):  # the ids of a list
-            value = set(map(bytes.fromhex, value.split()))
-        return value, end_ms
-
-    def __setitem__(self, key: bytes, entry: _Entry) -> None:
-        value, end_ms = entry
-        self._run(
-            "INSERT INTO entries VALUES (?, ?, ?) ON CONFLICT (key) "
-            "DO UPDATE SET value = excluded.value, end_ms = excluded.end_ms",
-            (
-                key,
-                value
-                if isinstance(value, bytes)
-                else " ".join(sorted(map(bytes.hex, value))),
-                end_ms,
-            ),
-        )
-
-    def __delitem__(self, key: bytes) -> None:
-        self._run("DELETE FROM entries WHERE key = ?", (key,))
-
-    def __iter__(self) -> Iterator[bytes]:
-        for (key,) in self._run("SELECT key FROM entries ORDER BY key"):
-            yield key
-
-    def __len__(self) -> int:
-        (count,) = self._run("SELECT count(*) FROM entries").fetchone()
-        return int(count)
-
 
 class _TableStore(MemoryStore):
     """A store whose values are in a table; the upkeep removes expired ones."""
 
     def __init__(self, database: sqlite3.Connection) -> None:
-        super().__init__(values=_Entries(database))
+        super().__init__(values=ValueTable(database))
 
     def _sweep_if_due(self, now_ms: int) -> None:
         """Do nothing."""
@@ -180,7 +138,6 @@ class DeviceStore:
             self.store = _TableStore(self._database)
             self.writer = str(self._fact("writer"))
             self.next = self._committed = self._next_record()
-            self._copied = self.next
             self._swept = 0  # the last row that the sweep looked at
             self._closed = False
             self._stack = stack.pop_all()
@@ -191,6 +148,7 @@ class DeviceStore:
         )
         run = database.execute
         run(f"PRAGMA busy_timeout = {_WAIT_MS}")
+        run(f"PRAGMA page_size = {_PAGE_BYTES}")
         run("PRAGMA journal_mode = WAL")
         run("PRAGMA synchronous = FULL")  # a commit is on disk when it returns
         run("PRAGMA wal_autocheckpoint = 0")  # `keep_up` does that
@@ -382,14 +340,22 @@ class DeviceStore:
         one before, because it has only the changes since then; so one of them mostly
         ends between two requests.
         """
-        wal = self._path.with_name(f"{DATABASE}-wal")
-        grown = wal.stat().st_size >= _CHECKPOINT_BYTES  # it does not shrink
-        if not grown or self.next - self._copied < _CHECKPOINT_RECORDS:
+        if self._log_bytes() < _CHECKPOINT_BYTES:
             return
-        self._copied = self.next
         if not any(self._copy_log() for _ in range(_COPIES)):
             with self.lock:
                 self._copy_log()
+
+    def _log_bytes(self) -> int:
+        """
+        Return how much of the log is in use; its file does not shrink.
+
+        SQLite keeps the number of frames in the log's index:
+        https://www.sqlite.org/walformat.html#the_wal_index_file_format
+        """
+        with self._path.with_name(f"{DATABASE}-shm").open("rb") as index:
+            index.seek(_FRAMES_AT)
+            return int.from_bytes(index.read(4), sys.byteorder) * _PAGE_BYTES
 
     def _copy_log(self) -> bool:
         """Copy what the log has now; return whether that is still all of it."""

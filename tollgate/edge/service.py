@@ -24,6 +24,7 @@ from tollgate.server.wire_tensors import (
     parameters_of,
     wire_type,
 )
+from tollgate.worker import Worker
 
 _OPTIONS = (("grpc.so_reuseport", 0),)
 _END_S = 5.0
@@ -133,10 +134,15 @@ class DeviceServer:
 
     def __init__(self, device: Device, *, address: str) -> None:
         self._loop = uvloop.new_event_loop()
-        self._thread = threading.Thread(
-            target=self._loop.run_forever, name="edge-grpc", daemon=True
+        self._stopped = threading.Event()
+        self._worker = Worker(
+            "edge-grpc",
+            self._loop.run_forever,
+            pause_s=0.0,
+            at_once=True,
+            stopped=self._stopped,
         )
-        self._thread.start()
+        self._worker.start()
         try:
             self.port = self._run(self._open(device, address))
         except RuntimeError as error:
@@ -168,6 +174,7 @@ class DeviceServer:
         self._end()
 
     def _end(self) -> None:
+        self._stopped.set()
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self._worker.stop()
         self._loop.close()
