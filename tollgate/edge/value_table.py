@@ -3,12 +3,12 @@ Hold the values of a store in tables, so that a small change is a small write.
 
 The windows of an entity are one value, up to some 48 KiB: a head, and its events in
 order. A decision adds an event at the end, and the oldest ones leave. So the value's
-row has the head and the newest bytes (the tail); older bytes stand in parts of one
+row has the head and the newest bytes (the tail); older bytes are in parts of one
 size, which do not change: the oldest ones go when all of their bytes have left. The row
 also says how many bytes of the first part have left.
 
-A value that changes elsewhere, or has another form, is written anew. What is read is
-always what was written, whatever the bytes mean.
+A value that changes elsewhere, or has another form, is written as a whole. What is read
+is always what was written, whatever the bytes mean.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class ValueTable(MutableMapping[bytes, tuple[Value, int]]):
     def _rewrite(
         self, key: bytes, row: _Row | None, value: bytes | str, end_ms: int
     ) -> None:
-        """Write a value anew."""
+        """Write a whole value."""
         if row is not None:
             self._run("DELETE FROM entries WHERE id = ?", (row.id,))
         whole = isinstance(value, str) or len(value) <= _HEAD_BYTES + _MOST_TAIL
