@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from tests.support.audit.ranked_records import ITEMS, write_ranked_shop
 from tests.support.observability.live_prometheus import (
@@ -16,6 +17,8 @@ from tests.support.observability.live_prometheus import (
     prometheus,
     running,
 )
+from tests.tollgate.server.test_ranking_served import write_events
+from tollgate.cli.app import app
 from tollgate.observability.dashboards import BOARDS
 from tollgate.server.processes.environment import free_port
 from tollgate.testing.supervised import supervised
@@ -35,9 +38,9 @@ ROWS = 1_500  # the first window of 500 valid lists is the baseline of the secon
 
 
 def test_every_query_of_the_lists_has_data(tmp_path: Path) -> None:
-    """Served, journalled, sealed, monitored and scraped."""
+    """Served, some from prepared lists, journalled, sealed, monitored and scraped."""
     repository, state = tmp_path / "models", tmp_path / "state"
-    write_ranked_shop(repository)
+    release = write_ranked_shop(repository)
     config = repository / "shop_candidates/config.pbtxt"
     config.write_text(  # a busy machine's store may be late
         config.read_text().replace('string_value: "20"', 'string_value: "5000"')
@@ -59,6 +62,15 @@ def test_every_query_of_the_lists_has_data(tmp_path: Path) -> None:
             options=replace(RECOMMENDER_OPTIONS, fields=FIELDS, deadline_s=20.0),
         ) as shop,
     ):
+        viewed = [
+            (f"user-{user}", f"i{item}", "view", 60 + item)
+            for user in range(10)
+            for item in range(5)
+        ]
+        write_events(product.address, release.spec, viewed)
+        prepare = ("materialize", "--lists", "--product", "shop", "--users", "10")
+        done = CliRunner().invoke(app, [*prepare, *chosen])
+        assert done.exit_code == 0, done.output
         until_s = time.monotonic() + 4 * PATIENCE_S
         missing = queries
         asked = 0

@@ -40,6 +40,7 @@ from tollgate.repository.lint.product_rules import check
 from tollgate.repository.slo import Form
 from tollgate.repository.snapshot import RepositorySnapshot
 from tollgate.schema import Degraded, hash_words
+from tollgate.server.address import Address
 from tollgate.server.serving.embedded import Embedded, serve
 from tollgate.store.event_writer import EventWriter
 from tollgate.store.redis.cluster_store import open_store
@@ -92,7 +93,9 @@ def servers(shop: tuple[Path, FeatureSpec]) -> Iterator[dict[Form, Embedded]]:
 
 
 def write_events(
-    server: Embedded, spec: FeatureSpec, events: list[tuple[str, str, str, int]]
+    server: Embedded | Address,
+    spec: FeatureSpec,
+    events: list[tuple[str, str, str, int]],
 ) -> None:
     """Apply events: user, item, action, seconds before NOW_US."""
     named = [(f"{user}-{age}", user, *rest, age) for user, *rest, age in events]
@@ -100,7 +103,7 @@ def write_events(
 
 
 def write_named_events(
-    server: Embedded, spec: FeatureSpec, events: list[tuple[Any, ...]]
+    server: Embedded | Address, spec: FeatureSpec, events: list[tuple[Any, ...]]
 ) -> None:
     """Apply events: id, user, item, action, seconds before NOW_US."""
     store = open_store(server.store_url, deadline_s=10.0)
