@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import sqlite3
 import time
@@ -45,6 +46,7 @@ SPOOL_BYTES = 64 << 20
 SEAL_AFTER_S = 300.0
 _RELEASE_FOLDER = "release"  # of the state folder
 _UPKEEP_S, _READING_S = 1.0, 0.2
+_SETTLE_S = 1.0  # after a change of the variant
 _LATEST = 1024  # requests that a reading looks at
 _MOST_REQUESTS = 64  # of one commit
 _END_S = 10.0
@@ -109,6 +111,7 @@ class Device:
         self._waiting: deque[Ask] = deque()
         # When each of the latest requests ended, and whether it was late.
         self._latest = deque[tuple[float, bool]](maxlen=_LATEST)
+        self._changed_s = -math.inf  # the last change of the variant
         self._disk_s = 0.0  # spent in commits so far
         self._closed = False
         self._workers = (
@@ -224,15 +227,18 @@ class Device:
 
     def _choose_variant(self) -> None:
         """Decide by the variant that resources allow."""
+        now_s = time.monotonic()
+        if now_s - self._changed_s < _SETTLE_S:  # memory may be that of the one before
+            return
         with self._store.lock:
             latest = list(self._latest)
-        now_s = time.monotonic()
         resources = read_resources(late_share(latest, now_s=now_s) * 100.0)
         name = self._choice.note(resources, now_s=now_s)
         if name != self.variant:
             log.warning("deciding by %s: %s", name, self._choice.reason)
             self.decide_by(name)
             self._latest.clear()  # they tell nothing about this variant
+            self._changed_s = time.monotonic()
 
     def decide_by(self, name: str) -> None:
         """Decide by a variant of the bundle from now on."""

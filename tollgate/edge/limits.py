@@ -26,7 +26,7 @@ class Limits(msgspec.Struct, frozen=True):
 
     def check(self) -> None:
         """
-        Refuse a limit that cannot be met or kept.
+        Refuse a limit that is out of range.
 
         Raises:
             ArgumentError: It is not above 0, or a percentage is above 100.

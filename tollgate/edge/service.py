@@ -69,12 +69,16 @@ class DeviceServicer(ProductServicer):
         cost as much as a part of the decision.
         """
         arrived, self._arrived = self._arrived, []
-        self._device.answer([ask for ask, _ in arrived])
+        failed: Exception | None = None
+        try:
+            self._device.answer([ask for ask, _ in arrived])
+        except Exception as unforeseen:  # noqa: BLE001  no caller waits for ever
+            failed = unforeseen
         for ask, answered in arrived:
-            if answered.cancelled():  # its caller went away
+            if answered.done():  # its caller went away
                 continue
-            if ask.error is not None:
-                answered.set_exception(ask.error)
+            if (error := failed or ask.error) is not None:
+                answered.set_exception(error)
             else:
                 answered.set_result(ask.answer)
 

@@ -577,10 +577,12 @@ class Engine:
                 details=self._decision.details(scored, decided),
             )
         columns = self._decision.columns(scored, decided, marks=marks)
-        for first, end in pairwise(bounds):
-            if all(row in batch.errors for row in range(first, end)):
-                # A server refuses a request of bad rows alone, before a release does.
-                columns["release"][first:end] = b""
+        if batch.errors:
+            # A server refuses a request of bad rows alone, before a release sees it.
+            columns["release"] = columns["release"].copy()
+            for first, end in pairwise(bounds):
+                if all(row in batch.errors for row in range(first, end)):
+                    columns["release"][first:end] = b""
         return columns
 
     def _scored(self, batch: Batch, *, arrival_us: int) -> DecisionBatch:

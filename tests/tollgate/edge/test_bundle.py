@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from tests.support.edge.bundles import REPOSITORY, Keys, packed
+from tests.support.edge.bundles import REPOSITORY, Keys
 from tollgate.cli import main
 from tollgate.edge.bundle import (
     MANIFEST_FILE,
@@ -37,18 +37,6 @@ def tollgate(*arguments: str) -> int:
         with pytest.raises(SystemExit) as ended:
             main()
     return int(ended.value.code or 0)
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    """Make the keys of the release."""
-    return Keys(tmp_path_factory.mktemp("keys"))
-
-
-@pytest.fixture(scope="module")
-def bundle(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pack the committed fraud product."""
-    return packed(keys, tmp_path_factory.mktemp("bundle"))
 
 
 def test_a_bundle_holds_the_release_and_nothing_else(bundle: Path, keys: Keys) -> None:

@@ -31,21 +31,9 @@ from tollgate.journal.journal_rows import Heading
 from tollgate.load.synthetic import synthetic_purchases
 from tollgate.repair.spool_segments import read_segment, segments
 from tollgate.repository.releases.release_history import settle
-from tollgate_client import Client
+from tollgate_client import Client, ClientError
 
 NOW_US = time.time_ns() // 1000
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    """Make the keys of the release."""
-    return Keys(tmp_path_factory.mktemp("keys"))
-
-
-@pytest.fixture(scope="module")
-def bundle(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pack the committed fraud product."""
-    return packed(keys, tmp_path_factory.mktemp("bundle"))
 
 
 def purchases(first: int, count: int, *, seed: int = 1) -> dict[str, list[object]]:
@@ -178,8 +166,8 @@ def test_requests_that_wait_are_decided_in_batches(
         assert_same(one, other)
     # 1+3+1, 30+2, 32+8 of the 40 alone, 1+1+0+5.
     assert count == 5
-    kept = [one for chunk in sealed(tmp_path) for one in chunk.transaction_id]
-    assert kept == [
+    records = [one for chunk in sealed(tmp_path) for one in chunk.transaction_id]
+    assert records == [
         b"t%d" % one
         for first, size, (_, dry) in zip(firsts, sizes, requests, strict=False)
         for one in range(first, first + size)
@@ -212,8 +200,8 @@ def test_a_wrong_request_in_a_batch_fails_alone(
     assert_same(alone[0], found[0])
     assert_same(alone[1], found[3])
     assert_same(alone[2], found[5])
-    kept = [one for chunk in sealed(tmp_path) for one in chunk.transaction_id]
-    assert sorted(kept) == [b"t0", b"t4"]
+    records = [one for chunk in sealed(tmp_path) for one in chunk.transaction_id]
+    assert sorted(records) == [b"t0", b"t4"]
 
 
 def sealed(state: Path, product: str = "fraud") -> list[Any]:
@@ -399,6 +387,26 @@ def test_the_client_reaches_a_device(
         described = stub.ModelMetadata(service_pb2.ModelMetadataRequest(name=product))
         assert {one.name for one in described.inputs} >= set(wire_inputs(device.spec))
         channel.close()
+
+
+def test_an_error_nobody_foresaw_keeps_no_caller_waiting(
+    bundle: Path, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is the error of that request; the next one is answered."""
+
+    def broken(asks: object) -> None:
+        raise RuntimeError("unforeseen")
+
+    with (
+        Device.open(bundle, key=keys.public, state=tmp_path) as device,
+        DeviceServer(device, address="127.0.0.1:0") as server,
+        Client(f"127.0.0.1:{server.port}", product="fraud", timeout_s=60.0) as client,
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(device, "answer", broken)
+            with pytest.raises(ClientError, match="unforeseen"):
+                client.decide(purchases(0, 1))
+        assert client.decide(purchases(0, 1)).decision[0]
 
 
 def test_the_centre_seals_the_journal_of_a_device(

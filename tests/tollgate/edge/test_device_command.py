@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.edge.bundles import Keys, packed
+from tests.support.edge.bundles import Keys
 from tollgate_client import Client
 
 PROGRAM = (sys.executable, "-c", "from tollgate.cli import main; main()")
@@ -28,15 +28,8 @@ ROW = {
 
 
 @pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    """Make the keys of the release."""
-    return Keys(tmp_path_factory.mktemp("keys"))
-
-
-@pytest.fixture(scope="module")
-def words(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def words(keys: Keys, bundle: Path) -> list[str]:
     """Return the words of the command, up to the state folder."""
-    bundle = packed(keys, tmp_path_factory.mktemp("bundle"))
     return ["edge", "run", str(bundle), "--key", str(keys.public), "--state"]
 
 
@@ -52,6 +45,18 @@ def running(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     finally:
         child.kill()
         child.communicate()
+
+
+def test_modules_of_the_folder_it_runs_in_are_not_imported(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may write there cannot run code as the device."""
+    (tmp_path / "uvloop.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    with running(*words, str(tmp_path / "state"), "--listen", "127.0.0.1:0") as found:
+        address, _ = found
+        with Client(address, product="fraud", timeout_s=60.0) as client:
+            assert client.decide(ROW).decision[0]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

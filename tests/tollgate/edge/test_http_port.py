@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.edge.bundles import REPOSITORY, Keys, packed
+from tests.support.edge.bundles import REPOSITORY, Keys
 from tollgate import Engine
 from tollgate.edge.device import Device
 from tollgate.edge.http_port import HttpPort
@@ -22,18 +22,6 @@ from tollgate.errors import SetupError
 
 NOW = datetime.now(UTC).replace(microsecond=250_000)
 JSON = {"Content-Type": "application/json"}
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    """Make the keys of the release."""
-    return Keys(tmp_path_factory.mktemp("keys"))
-
-
-@pytest.fixture(scope="module")
-def bundle(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pack the committed fraud product."""
-    return packed(keys, tmp_path_factory.mktemp("bundle"))
 
 
 @pytest.fixture

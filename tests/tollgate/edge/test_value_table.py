@@ -48,7 +48,7 @@ def orphans(database: sqlite3.Connection) -> int:
 
 CHANGES = st.lists(
     st.tuples(
-        st.sampled_from(["append", "insert", "remove", "drop", "anew", "delete"]),
+        st.sampled_from(["append", "insert", "remove", "drop", "replace", "delete"]),
         st.integers(0, 1),  # which key
         st.integers(0, 200),  # how many events, or how far from the end
     ),
@@ -76,7 +76,7 @@ def test_values_are_those_of_a_dictionary(
                 del own[max(0, len(own) - 1 - size)]
             elif change == "drop":
                 del own[:size]
-            elif change == "anew":
+            elif change == "replace":
                 own[:] = range(1000 * number, 1000 * number + size)
             if change == "delete":
                 own.clear()

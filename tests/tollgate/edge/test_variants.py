@@ -127,12 +127,6 @@ def test_batteries_in_use_count(tmp_path: Path) -> None:
     assert read_resources(0.0, power=tmp_path / "absent").battery_percent is None
 
 
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
-    """Make the keys of the release."""
-    return Keys(tmp_path_factory.mktemp("keys"))
-
-
 def pruned_folder(folder: Path, **changes: Any) -> Path:
     """Copy the committed model, with a record as if it were a pruned one."""
     made = folder / "pruned"
@@ -226,6 +220,39 @@ def test_a_device_steps_down_by_itself(keys: Keys, tmp_path: Path) -> None:
         assert device.variant == "rules"
         answer = device.decide(purchases(0, 3))
     assert set(answer["release"]) == {"fraud-1.rules"}
+
+
+def test_memory_has_a_second_to_fall_after_a_change(keys: Keys, tmp_path: Path) -> None:
+    """The next variant is not left for the memory of the one before."""
+    bundle = tmp_path / "fraud.bundle"
+    pack(
+        REPOSITORY,
+        product="fraud",
+        key=keys.signs,
+        out=bundle,
+        smaller=pruned_folder(tmp_path),
+        rules=True,
+    )
+    with Device.open(
+        bundle,
+        key=keys.public,
+        state=tmp_path / "state",
+        limits=Limits(late_ms=1e6, resident_mib=1.0),
+    ) as device:
+        for one in device._workers:
+            one.stop()
+        device.decide_by("full")
+        device._choice = VariantChoice(NAMES, device._limits)
+        device._changed_s = time.monotonic() - 2.0
+        device._choose_variant()
+        assert device.variant == "pruned"
+        for _ in range(3):
+            device._changed_s = time.monotonic()
+            device._choose_variant()
+            assert device.variant == "pruned"
+        device._changed_s -= 2.0
+        device._choose_variant()
+        assert device.variant == "rules"
 
 
 def slow(device: Device, delay_s: float, *, where: str) -> None:

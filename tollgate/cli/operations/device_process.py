@@ -44,8 +44,13 @@ class DeviceOptions(msgspec.Struct, frozen=True):
 
 
 def replace_process(options: DeviceOptions) -> None:
-    """Become a process that runs a device; it does not return."""
-    words = (sys.executable, "-m", __name__, msgspec.json.encode(options).decode())
+    """
+    Become a process that runs a device; it does not return.
+
+    The module is named by its file: `-m` would also import what lies in the folder in
+    which the command runs.
+    """
+    words = (sys.executable, __file__, msgspec.json.encode(options).decode())
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, words)
