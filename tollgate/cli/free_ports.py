@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from tollgate.errors import InputError, SetupError
+
+_MOST_PORT = 65_535
 
 
 def require_free_ports(host: str, ports: Mapping[str, int]) -> None:
@@ -52,13 +55,19 @@ def require_free_places(places: Mapping[str, str]) -> None:
     Refuse addresses such as 127.0.0.1:8443 that cannot be listened on.
 
     Raises:
-        InputError: One cannot be listened on, or appears twice.
+        InputError: One is no address with a port, cannot be listened on, or appears
+            twice.
         SetupError: A process, which the message names, already listens there.
     """
     seen: dict[str, str] = {}
     for option, place in places.items():
-        if place in seen:
+        host, _, digits = place.rpartition(":")
+        # Digits of other scripts, spaces and signs are no port, though int takes them.
+        port = int(digits) if re.fullmatch("[0-9]{1,5}", digits) else -1
+        if not host or not 0 <= port <= _MOST_PORT:
+            problem = f"{place!r:.60} is not address:port, such as 127.0.0.1:8001"
+            raise InputError(option, problem)
+        if port and place in seen:
             raise InputError(option, f"{place} is that of {seen[place]}, too")
         seen[place] = option
-        host, _, port = place.rpartition(":")
-        require_free_ports(host.strip("[]"), {option: int(port)})
+        require_free_ports(host.strip("[]"), {option: port})

@@ -98,6 +98,10 @@ def test_a_port_in_use_is_refused_before_anything_is_written(
         (["--late-ms", "nan"], "nan is no number"),
         (["--spool-mib", "1"], "--spool-mib"),
         (["--stat", "x"], "--state"),
+        (["--http", "nonsense"], "--http: 'nonsense' is not address:port"),
+        (["--http", "127.0.0.1:99999"], "'127.0.0.1:99999' is not address:port"),
+        (["--http", ":8080"], "':8080' is not address:port"),
+        (["--listen", "127.0.0.1:80x"], "--listen: '127.0.0.1:80x' is not"),
     ],
 )
 def test_a_wrong_option_is_one_line(
