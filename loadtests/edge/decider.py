@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tollgate.edge import device_store
 from tollgate.edge.device import Device
 
 _CUSTOMERS, _TERMINALS = 60, 15
@@ -39,6 +40,7 @@ def purchases(number: int, thread: int) -> Iterator[dict[str, list[object]]]:
 def main() -> None:
     """Open the device, and decide in some threads for ever."""
     bundle, key, state, number, threads, *words = sys.argv[1:]
+    device_store._WRITE_AFTER_S = 0.2  # so that kills come while values are written
     device = Device.open(
         Path(bundle), key=Path(key), state=Path(state), seal_after_s=2.0
     )

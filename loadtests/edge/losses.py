@@ -17,8 +17,7 @@ from pathlib import Path
 import msgspec
 
 from tollgate import Engine
-from tollgate.edge.device_store import DATABASE, JOURNAL
-from tollgate.edge.value_table import ValueTable
+from tollgate.edge.device_store import DATABASE, JOURNAL, DeviceStore
 from tollgate.errors import ServerError
 from tollgate.features.windows.entity_entries import ENTRY
 from tollgate.journal.decision_record import Records, decode_chunk
@@ -178,7 +177,7 @@ class Victim:
             one = fresh[first]
             self._seen |= set(range(first, first + len(one)))
             losses.differing += _replay(self._replay, one)
-        losses.differing += self._known.differing(self._copy / DATABASE)
+        losses.differing += self._known.differing(self._copy)
 
 
 def _records(state: Path) -> Iterator[Records]:
@@ -190,8 +189,10 @@ def _records(state: Path) -> Iterator[Records]:
                 chunks[decode_chunk(raw).first_sequence] = raw
     sealed = set(chunks)
     with closing(sqlite3.connect(state / DATABASE)) as database:
-        for first, raw in database.execute("SELECT first, raw FROM chunks"):
-            # A kill between a segment and its note leaves the chunks in both.
+        for first, raw in database.execute(
+            "SELECT first, chunk FROM log WHERE records > 0"
+        ):
+            # Rows stay for a while after their chunk is sealed.
             assert first not in sealed or chunks[first] == raw
             chunks[first] = raw
     for raw in chunks.values():
@@ -220,12 +221,15 @@ class _Windows:
     def __init__(self, engine: Engine) -> None:
         self._store = engine._store.store  # type: ignore[attr-defined]  # its own store
 
-    def differing(self, path: Path) -> int:
+    def differing(self, state: Path) -> int:
         """Count the values of windows that only one of both has, or that differ."""
-        with closing(sqlite3.connect(path)) as database:
+        opened = DeviceStore(
+            state, product="fraud", spool_bytes=1 << 30, seal_after_s=60
+        )
+        with closing(opened):
             found = {
                 key: value
-                for key, (value, _) in ValueTable(database).items()
+                for key, (value, _) in opened.store._values.items()
                 if _is_window(key)
             }
         values = self._store._values.items()

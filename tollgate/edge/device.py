@@ -173,7 +173,7 @@ class Device:
             spec, policy = _read_rules(read, folder / _RELEASE_FOLDER)
             device = cls(read, spec, policy, store=store, limits=limits)
             stack.pop_all()
-        with store.lock, store.changes():
+        with store.lock:
             store.set_fact("sequence", manifest.sequence)
         return device
 
@@ -296,7 +296,6 @@ class Device:
         while self._waiting and len(taken) < _MOST_REQUESTS:
             taken.append(self._waiting.popleft())
         try:
-            self._store.begin()
             for batch in _batches(taken):
                 self._decide_batch(batch)
             began_s = time.monotonic()

@@ -2,10 +2,13 @@
 Hold the windows of a device, and its journal, in one SQLite database.
 
 A decision changes windows, is stored for its transaction id and adds a chunk to the
-journal. All three are in one transaction, which is on disk before the decision is
+journal. All three are in one row of a log, which is on disk before the decision is
 answered: after a loss of power the database has all of a decision or nothing of it.
 
-Chunks move from the database into sealed segments: files in the form of a server's
+The windows themselves are in memory, and in a table to which changed ones are written
+every few seconds. A start repeats the changes that the log has and the table lacks.
+
+Chunks move from the log into sealed segments: files in the form of a server's
 `journal-spool`. A segment is named after its first record, so a segment that is sealed
 again after a kill replaces itself.
 """
@@ -19,9 +22,10 @@ import sqlite3
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from tollgate.edge.value_cache import ValueCache
 from tollgate.edge.value_table import TABLES, ValueTable
 from tollgate.errors import InputError, SetupError
 from tollgate.journal.journal_rows import Heading, Rows, pack
@@ -40,13 +44,16 @@ from tollgate.store.memory_store import MemoryStore
 log = logging.getLogger(__name__)
 
 DATABASE, JOURNAL = "device.sqlite", "journal"
-_LAYOUT = 2  # version of the database, its `user_version`
+_LAYOUT = 3  # version of the database, its `user_version`
+# A row of the log has the records from `first` on, as a chunk, and changes of values.
 _TABLES = f"""
 CREATE TABLE facts(name TEXT PRIMARY KEY, value) WITHOUT ROWID;{TABLES}
-CREATE TABLE chunks(
-    first INTEGER PRIMARY KEY, records INTEGER, added_s INTEGER, raw BLOB NOT NULL
+CREATE TABLE log(
+    number INTEGER PRIMARY KEY, first INTEGER NOT NULL, records INTEGER NOT NULL,
+    added_s INTEGER NOT NULL, chunk BLOB NOT NULL, changes BLOB NOT NULL
 );
 """
+_ADD = "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?)"
 _WAIT_MS = 5_000  # for the upkeep's connection; no reader holds the database longer
 _CACHE_KIB = 2_048
 _CHECKPOINT_BYTES = 16 << 20  # of the write-ahead log
@@ -55,15 +62,17 @@ _PAGE_BYTES = 4_096
 _COPIES = 5  # of the log, before one that holds the lock
 _SEGMENT_BYTES = 1 << 20
 _SWEPT_TOGETHER = 64  # expired keys; requests wait meanwhile
+_WRITTEN_TOGETHER = 16  # values; requests wait meanwhile
+_FORGOTTEN_TOGETHER = 256  # rows of the log; requests wait meanwhile
+_PAUSE_S = 0.002  # for the requests that wait
+_WRITE_AFTER_S = 5.0  # the values that changed
+_MOST_FRESH_BYTES = 2 << 20  # of values that the table lacks
 _SWEEP_S = 300.0  # a pass through all values
 _OWNER_ONLY = 0o600
 
 
 class _TableStore(MemoryStore):
-    """A store whose values are in a table; the upkeep removes expired ones."""
-
-    def __init__(self, database: sqlite3.Connection) -> None:
-        super().__init__(values=ValueTable(database))
+    """A store whose values are in a database; the upkeep deletes expired ones."""
 
     def _sweep_if_due(self, now_ms: int) -> None:
         """Do nothing."""
@@ -135,9 +144,15 @@ class DeviceStore:
             except sqlite3.Error as error:
                 problem = f"is damaged, or no database of a device: {error}"
                 raise InputError(self._path, problem) from error
-            self.store = _TableStore(self._database)
+            self._values = ValueCache(ValueTable(self._database))
+            self.store = _TableStore(values=self._values)
             self.writer = str(self._fact("writer"))
             self.next = self._committed = self._next_record()
+            self._chunks: list[tuple[int, int, bytes]] = []  # first, records, bytes
+            self._number = self._written = self.number("written")  # rows of the log
+            self._sealed = self.number("sealed")
+            self._redo()
+            self._written_s = time.monotonic()
             self._swept = 0  # the last row that the sweep looked at
             self._closed = False
             self._stack = stack.pop_all()
@@ -190,56 +205,110 @@ class DeviceStore:
         return found if isinstance(found, int) else 0
 
     def _next_record(self) -> int:
-        sql = "SELECT max(first + records) FROM chunks"
+        sql = "SELECT max(first + records) FROM log"
         (found,) = self._database.execute(sql).fetchone()
         return max(found or 0, self.number("sealed"))
 
-    def begin(self) -> None:
-        """Begin a transaction."""
-        self._database.execute("BEGIN IMMEDIATE")
-        self._committed = self.next
+    def _redo(self) -> None:
+        """
+        Repeat the changes that the table lacks.
+
+        Raises:
+            InputError: The log does not belong to the table.
+        """
+        sql = "SELECT number, changes FROM log WHERE number > ? ORDER BY number"
+        for number, changes in self._database.execute(sql, (self._number,)).fetchall():
+            self._number = number
+            if changes:
+                try:
+                    self._values.redo(changes, number=number)
+                except ValueError as error:
+                    raise InputError(self._path, f"is damaged: {error}") from error
+            self._make_room()
 
     def commit(self) -> None:
-        """Write the transaction to disk, and wait until it is there."""
-        self._database.execute("COMMIT")
+        """
+        Write records and changes to disk, and wait until they are there.
 
-    @property
-    def in_transaction(self) -> bool:
-        """Return whether a transaction is open; SQLite ends it when a disk is full."""
-        return self._database.in_transaction
+        Raises:
+            sqlite3.Error: They are not there; `roll_back` takes them back.
+        """
+        changes = self._values.changes
+        chunks = self._chunks or ([(self.next, 0, b"")] if changes else [])
+        if not chunks:
+            return
+        now_s, number = int(time.time()), self._number + 1
+        rows = [
+            (number + at, first, records, now_s, raw, b"" if at else changes)
+            for at, (first, records, raw) in enumerate(chunks)
+        ]
+        if len(rows) == 1:
+            self._database.execute(_ADD, rows[0])
+        else:
+            with self._transaction():
+                self._database.executemany(_ADD, rows)
+        self._number += len(rows)
+        self._committed = self.next
+        self._chunks.clear()
+        self._values.commit()
+        with contextlib.suppress(sqlite3.Error):  # the next commit tries it again
+            self._make_room()
 
     def roll_back(self) -> None:
-        """Undo the transaction."""
-        if self.in_transaction:
-            self._database.execute("ROLLBACK")
+        """Take back what was not committed."""
+        self._values.undo()
+        self._chunks.clear()
         self.next = self._committed
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
-        """Undo all of a block inside of the transaction if it raises an error."""
-        run, first = self._database.execute, self.next
-        run("SAVEPOINT request")
+        """Take back all of a block if it raises an error."""
+        first, chunks, mark = self.next, len(self._chunks), self._values.mark()
         try:
             yield
         except BaseException:
-            if self.in_transaction:
-                run("ROLLBACK TO request")
-                run("RELEASE request")
+            self._values.undo(mark)
+            del self._chunks[chunks:]
             self.next = first
             raise
-        run("RELEASE request")
+
+    @contextlib.contextmanager
+    def changes(self) -> Iterator[None]:
+        """Write the changes of a block to disk, all of them or none."""
+        try:
+            yield
+            self.commit()
+        except BaseException:
+            self.roll_back()
+            raise
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Write what the statements of a block change to disk, all of it or nothing."""
+        run = self._database.execute
+        run("BEGIN IMMEDIATE")
+        try:
+            yield
+            run("COMMIT")
+        except BaseException:
+            if self._database.in_transaction:  # SQLite ends it when a disk is full
+                run("ROLLBACK")
+            raise
 
     def add_chunk(self, raw: bytes, *, records: int) -> None:
-        """Add a chunk with the next records to the transaction."""
-        values = (self.next, records, int(time.time()), raw)
-        self._database.execute("INSERT INTO chunks VALUES (?, ?, ?, ?)", values)
+        """Add a chunk with the next records."""
+        self._chunks.append((self.next, records, raw))
         self.next += records
 
     def keep_up(self) -> None:
-        """Seal old chunks, delete expired values, and shorten the write-ahead log."""
+        """Seal old chunks, write values, delete what is not needed any more."""
         with self._upkeep_lock:
             while self._seal(time.time() - self._seal_after_s):
                 pass
+            if time.monotonic() - self._written_s > _WRITE_AFTER_S:
+                self._write_values()
+                self._written_s = time.monotonic()
+            self._shorten_log()
             self._sweep()
             self._checkpoint()
 
@@ -252,12 +321,14 @@ class DeviceStore:
     def _seal(self, until_s: float) -> bool:
         """Move chunks into one segment, if they fill it or the first is old enough."""
         run = self._upkeep.execute
-        sql = "SELECT sum(length(raw)), min(added_s) FROM chunks"
-        size, oldest_s = run(sql).fetchone()
+        where = "FROM log WHERE first >= ? AND records > 0"
+        sql = f"SELECT sum(length(chunk)), min(added_s) {where}"
+        size, oldest_s = run(sql, (self._sealed,)).fetchone()
         if not size or (size < _SEGMENT_BYTES and oldest_s > until_s):
             return False
         size, taken = 0, []
-        chunks = run("SELECT first, records, raw FROM chunks ORDER BY first")
+        sql = f"SELECT first, records, chunk {where} ORDER BY number"
+        chunks = run(sql, (self._sealed,))
         with contextlib.closing(chunks):
             for first, records, raw in chunks:
                 taken.append((first, records, raw))
@@ -266,10 +337,47 @@ class DeviceStore:
                     break
         self._write_segment([(first, raw) for first, _, raw in taken])
         end = taken[-1][0] + taken[-1][1]
-        with self.lock, self.changes():
-            self._database.execute("DELETE FROM chunks WHERE first < ?", (end,))
+        with self.lock:
             self.set_fact("sealed", end)
+        self._sealed = end
         return True
+
+    def _make_room(self) -> None:
+        """Write the oldest of the values that the table lacks, if they are too many."""
+        while self._values.fresh_bytes > _MOST_FRESH_BYTES:
+            self._write_some(self._values.fresh_keys()[:_WRITTEN_TOGETHER])
+
+    def _write_some(self, keys: Sequence[bytes], *, written: int | None = None) -> None:
+        """Write some values to their table, and that it has all up to a row."""
+        with self._transaction():
+            self._values.write(keys, number=self._number)
+            if written is not None:
+                self.set_fact("written", written)
+        self._values.note_written(keys)
+        if written is not None:
+            self._written = written
+
+    def _write_values(self) -> None:
+        """Write the values that changed to their table, some at a time."""
+        with self.lock:
+            keys, number = self._values.fresh_keys(), self._number
+        while number > self._written:
+            some, keys = keys[:_WRITTEN_TOGETHER], keys[_WRITTEN_TOGETHER:]
+            with self.lock:
+                self._write_some(some, written=None if keys else number)
+            time.sleep(_PAUSE_S)
+
+    def _shorten_log(self) -> None:
+        """Delete the rows whose chunk is sealed and whose changes the table has."""
+        sql = (
+            "SELECT max(number) FROM (SELECT number FROM log WHERE number <= ? "
+            "AND first + records <= ? ORDER BY number LIMIT ?)"
+        )
+        limits = (self._written, self._sealed, _FORGOTTEN_TOGETHER)
+        while (last := self._upkeep.execute(sql, limits).fetchone()[0]) is not None:
+            with self.lock:
+                self._database.execute("DELETE FROM log WHERE number <= ?", (last,))
+            time.sleep(_PAUSE_S)
 
     def _write_segment(self, chunks: list[tuple[int, bytes]]) -> None:
         first = chunks[0][0]
@@ -292,17 +400,6 @@ class DeviceStore:
             excess -= sizes[oldest]
         replace_file(path, content, mode=_OWNER_ONLY)
 
-    @contextlib.contextmanager
-    def changes(self) -> Iterator[None]:
-        """Write the changes of a block to disk, all of them or none."""
-        self.begin()
-        try:
-            yield
-            self.commit()
-        except BaseException:
-            self.roll_back()
-            raise
-
     def _sweep(self) -> None:
         """
         Delete the expired values of the next part of the table.
@@ -318,19 +415,28 @@ class DeviceStore:
         if not first <= self._swept < last:
             self._swept = first - 1
         end = self._swept + _SWEPT_TOGETHER + int((last - first) / _SWEEP_S)
+        # The log changes none of these any more, unless they are fresh.
         expired = run(
-            "SELECT rowid FROM entries "
-            "WHERE rowid > ? AND rowid <= ? AND end_ms > 0 AND end_ms <= ?",
-            (self._swept, end, now_ms),
+            "SELECT rowid, key FROM entries WHERE rowid > ? AND rowid <= ? "
+            "AND end_ms > 0 AND end_ms <= ? AND number <= ?",
+            (self._swept, end, now_ms, self._written),
         ).fetchall()
         self._swept = end
         for at in range(0, len(expired), _SWEPT_TOGETHER):
-            with self.lock, self.changes():
-                self._database.executemany(
-                    "DELETE FROM entries "
-                    "WHERE rowid = ? AND end_ms > 0 AND end_ms <= ?",
-                    [(one, now_ms) for (one,) in expired[at : at + _SWEPT_TOGETHER]],
-                )
+            with self.lock:
+                self._delete(expired[at : at + _SWEPT_TOGETHER], now_ms=now_ms)
+            time.sleep(_PAUSE_S)
+
+    def _delete(self, expired: Sequence[tuple[int, bytes]], *, now_ms: int) -> None:
+        """Delete values that have expired, unless they changed meanwhile."""
+        taken = [(row, key) for row, key in expired if not self._values.is_fresh(key)]
+        with self._transaction():
+            self._database.executemany(
+                "DELETE FROM entries WHERE rowid = ? "
+                "AND end_ms > 0 AND end_ms <= ? AND number <= ?",
+                [(row, now_ms, self._written) for row, _ in taken],
+            )
+        self._values.forget([key for _, key in taken])
 
     def _checkpoint(self) -> None:
         """

@@ -14,18 +14,19 @@ is always what was written, whatever the bytes mean.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator
 
 import msgspec
 
 PART_BYTES = 2_048
 _MOST_TAIL = PART_BYTES + 1_536  # with the head, a row fits on a page
-_HEAD_BYTES = 32  # `HEADER` of the windows' values
-_MARK_BYTES = 32  # of the first event, by which it is found in the value before
+HEAD_BYTES = 32  # `HEADER` of the windows' values
+MARK_BYTES = 32  # of the first event, by which it is found in the value before
 TABLES = """
 CREATE TABLE entries(
     id INTEGER PRIMARY KEY, key BLOB NOT NULL UNIQUE, value NOT NULL, end_ms INTEGER,
-    first INTEGER NOT NULL, parts INTEGER NOT NULL, gone INTEGER NOT NULL
+    number INTEGER NOT NULL, first INTEGER NOT NULL, parts INTEGER NOT NULL,
+    gone INTEGER NOT NULL
 );
 CREATE TABLE parts(
     entry INTEGER, number INTEGER, raw BLOB NOT NULL, PRIMARY KEY (entry, number)
@@ -35,6 +36,21 @@ CREATE TRIGGER entry_ends AFTER DELETE ON entries WHEN OLD.parts > 0
 """
 
 Value = bytes | set[bytes]
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """
+    A value, and what belongs to it.
+
+    Attributes:
+        value: Bytes, or the ids of a list.
+        end_ms: When it ends, ms since the epoch.
+        number: The newest row of the log whose change it has.
+    """
+
+    value: Value
+    end_ms: int
+    number: int
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -51,19 +67,15 @@ class _Row(msgspec.Struct, frozen=True):
     id: int
     value: bytes | str
     end_ms: int
-    first: int
-    parts: int
-    gone: int
-
-    @property
-    def older_bytes(self) -> int:
-        """Return the number of bytes in parts."""
-        return self.parts * PART_BYTES - self.gone
+    number: int
+    first: int = 0
+    parts: int = 0
+    gone: int = 0
 
 
-class ValueTable(MutableMapping[bytes, tuple[Value, int]]):
+class ValueTable:
     """
-    The values of a store, and when each ends.
+    Read and write values by key.
 
     Args:
         database: Has the tables of `TABLES`; each write belongs to its transaction.
@@ -72,36 +84,36 @@ class ValueTable(MutableMapping[bytes, tuple[Value, int]]):
     def __init__(self, database: sqlite3.Connection) -> None:
         self._run = database.execute
 
-    def __getitem__(self, key: bytes) -> tuple[Value, int]:
+    def read(self, key: bytes) -> Entry | None:
+        """Return the value of a key, None without one."""
         row = self._find(key)
         if row is None:
-            raise KeyError(key)
+            return None
+        value: Value
         if isinstance(row.value, str):
-            return set(map(bytes.fromhex, row.value.split())), row.end_ms
-        return self._whole(row, row.value), row.end_ms
+            value = set(map(bytes.fromhex, row.value.split()))
+        else:
+            value = self._whole(row, row.value)
+        return Entry(value, row.end_ms, row.number)
 
-    def __setitem__(self, key: bytes, entry: tuple[Value, int]) -> None:
-        value, end_ms = entry
+    def write(self, key: bytes, entry: Entry) -> None:
+        """Write the value of a key."""
         row = self._find(key)
-        if isinstance(value, set):
-            self._rewrite(key, row, " ".join(sorted(map(bytes.hex, value))), end_ms)
-        elif row is None or not self._change(row, value, end_ms):
-            self._rewrite(key, row, value, end_ms)
-
-    def __delitem__(self, key: bytes) -> None:
-        self._run("DELETE FROM entries WHERE key = ?", (key,))
+        if isinstance(entry.value, set):
+            text = " ".join(sorted(map(bytes.hex, entry.value)))
+            self._rewrite(key, row, text, entry)
+        elif row is None or not self._change(row, entry.value, entry):
+            self._rewrite(key, row, entry.value, entry)
 
     def __iter__(self) -> Iterator[bytes]:
+        """Iterate over all keys, in their order."""
         for (key,) in self._run("SELECT key FROM entries ORDER BY key"):
             yield key
 
-    def __len__(self) -> int:
-        (count,) = self._run("SELECT count(*) FROM entries").fetchone()
-        return int(count)
-
     def _find(self, key: bytes) -> _Row | None:
         found = self._run(
-            "SELECT id, value, end_ms, first, parts, gone FROM entries WHERE key = ?",
+            "SELECT id, value, end_ms, number, first, parts, gone FROM entries "
+            "WHERE key = ?",
             (key,),
         ).fetchone()
         return None if found is None else _Row(*found)
@@ -118,17 +130,17 @@ class ValueTable(MutableMapping[bytes, tuple[Value, int]]):
     def _whole(self, row: _Row, value: bytes) -> bytes:
         if not row.parts:
             return value
-        return value[:_HEAD_BYTES] + self._older(row) + value[_HEAD_BYTES:]
+        return value[:HEAD_BYTES] + self._older(row) + value[HEAD_BYTES:]
 
-    def _change(self, row: _Row, value: bytes, end_ms: int) -> bool:
+    def _change(self, row: _Row, value: bytes, entry: Entry) -> bool:
         """Write a value over its old one; return False if bytes in parts change."""
         if isinstance(row.value, str):
             return False
-        head, body = value[:_HEAD_BYTES], value[_HEAD_BYTES:]
+        head, body = value[:HEAD_BYTES], value[HEAD_BYTES:]
         older = self._older(row)
         left = 0
         if row.parts:
-            left = older.find(body[:_MARK_BYTES])
+            left = older.find(body[:MARK_BYTES])
             if left < 0 or body[: len(older) - left] != older[left:]:
                 return False
         gone = row.gone + left
@@ -149,23 +161,24 @@ class ValueTable(MutableMapping[bytes, tuple[Value, int]]):
                 "DELETE FROM parts WHERE entry = ? AND number < ?", (row.id, first)
             )
         self._run(
-            "UPDATE entries SET value = ?, end_ms = ?, first = ?, parts = ?, gone = ? "
-            "WHERE id = ?",
-            (head + tail, end_ms, first, parts, gone, row.id),
+            "UPDATE entries SET value = ?, end_ms = ?, number = ?, first = ?, "
+            "parts = ?, gone = ? WHERE id = ?",
+            (head + tail, entry.end_ms, entry.number, first, parts, gone, row.id),
         )
         return True
 
     def _rewrite(
-        self, key: bytes, row: _Row | None, value: bytes | str, end_ms: int
+        self, key: bytes, row: _Row | None, value: bytes | str, entry: Entry
     ) -> None:
         """Write a whole value."""
         if row is not None:
             self._run("DELETE FROM entries WHERE id = ?", (row.id,))
-        whole = isinstance(value, str) or len(value) <= _HEAD_BYTES + _MOST_TAIL
-        number = self._run(
-            "INSERT INTO entries(key, value, end_ms, first, parts, gone) "
-            "VALUES (?, ?, ?, 0, 0, 0)",
-            (key, value if whole else b"", end_ms),
+        whole = isinstance(value, str) or len(value) <= HEAD_BYTES + _MOST_TAIL
+        end_ms, number = entry.end_ms, entry.number
+        made = self._run(
+            "INSERT INTO entries(key, value, end_ms, number, first, parts, gone) "
+            "VALUES (?, ?, ?, ?, 0, 0, 0)",
+            (key, value if whole else b"", end_ms, number),
         ).lastrowid
-        if not whole and isinstance(value, bytes) and number is not None:
-            self._change(_Row(number, b"", end_ms, 0, 0, 0), value, end_ms)
+        if not whole and isinstance(value, bytes) and made is not None:
+            self._change(_Row(made, b"", end_ms, number), value, entry)

@@ -11,8 +11,8 @@ import hashlib
 import struct
 import threading
 import time
-from collections.abc import Callable, MutableMapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -201,8 +201,21 @@ NEVER_MS = 0  # end of a key that does not expire
 _LEAST_SWEPT = 4_096  # keys
 
 _Packed = list[tuple[bytes, bytes | list[bytes], int]]
-# The value of each key, and the time at which the key ends, ms since the epoch.
-Values = MutableMapping[bytes, tuple[bytes | set[bytes], int]]
+_Held = tuple[bytes | set[bytes], int]  # a value, and its end, ms since the epoch
+
+
+class Values(Protocol):
+    """What the store needs of a dictionary."""
+
+    def get(self, key: bytes, default: tuple[None, int], /) -> _Held | tuple[None, int]:
+        """Return the value of a key."""
+
+    def items(self) -> Iterable[tuple[bytes, _Held]]:
+        """Iterate over keys and values."""
+
+    def __setitem__(self, key: bytes, held: _Held, /) -> None: ...
+
+    def __len__(self) -> int: ...
 
 
 class MemoryStore(RedisStore):
@@ -232,7 +245,7 @@ class MemoryStore(RedisStore):
         self.deadline_s = 0.0
         self._clock_ms = clock_ms
         self._lock = threading.Lock()
-        self._values: Values = {} if values is None else values
+        self._values: Values = dict[bytes, _Held]() if values is None else values
         self._sweep_at = _LEAST_SWEPT
         self._lua: LuaFunction | None = None
         if content is not None:
@@ -368,8 +381,7 @@ class MemoryStore(RedisStore):
     def _found(self, key: bytes, now_ms: int) -> bytes | set[bytes] | None:
         value, end_ms = self._values.get(key, (None, NEVER_MS))
         if end_ms != NEVER_MS and end_ms <= now_ms:
-            del self._values[key]
-            return None
+            return None  # the sweep removes it
         return value
 
     def _bytes(self, key: bytes, now_ms: int) -> bytes | None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollgate.edge.value_table import PART_BYTES, TABLES, ValueTable
+from tollgate.edge.value_table import PART_BYTES, TABLES, Entry, ValueTable
 
 HEAD = 32
 EVENT = 48
@@ -41,7 +41,8 @@ def orphans(database: sqlite3.Connection) -> int:
     """Count the parts that belong to no value, or that its row does not name."""
     (count,) = database.execute(
         "SELECT count(*) FROM parts WHERE NOT EXISTS (SELECT 1 FROM entries "
-        "WHERE id = entry AND number >= first AND number < first + parts)"
+        "WHERE id = entry AND parts.number >= first "
+        "AND parts.number < first + entries.parts)"
     ).fetchone()
     return int(count)
 
@@ -61,7 +62,7 @@ def test_values_are_those_of_a_dictionary(
     changes: list[tuple[str, int, int]],
 ) -> None:
     """Events come at the end or anywhere, leave at the beginning or anywhere."""
-    wanted: dict[bytes, tuple[bytes | set[bytes], int]] = {}
+    wanted: dict[bytes, Entry] = {}
     events: dict[bytes, list[int]] = {b"a": [], b"b": []}
     with closing(opened()) as database:
         table = ValueTable(database)
@@ -81,30 +82,31 @@ def test_values_are_those_of_a_dictionary(
             if change == "delete":
                 own.clear()
                 wanted.pop(key, None)
-                table.pop(key, None)
+                database.execute("DELETE FROM entries WHERE key = ?", (key,))
             else:
-                wanted[key] = value_of(number, own), number
-                table[key] = wanted[key]
-            assert dict(table) == wanted
-            assert len(table) == len(wanted)
+                wanted[key] = Entry(value_of(number, own), number, 2 * number)
+                table.write(key, wanted[key])
+            assert {key: table.read(key) for key in table} == wanted
+            assert table.read(b"c") is None
             assert orphans(database) == 0
 
 
 def test_a_new_event_leaves_older_bytes_alone(database: sqlite3.Connection) -> None:
     """At most the row and one part are written, however long the value is."""
     table = ValueTable(database)
-    table[b"key"] = value_of(0, list(range(1024))), 1
+    table.write(b"key", Entry(value_of(0, list(range(1024))), 1, 1))
     changed: list[str] = []
     database.set_trace_callback(changed.append)
     for step in range(1, 200):
-        table[b"key"] = value_of(step, list(range(step, 1024 + step))), step
+        value = value_of(step, list(range(step, 1024 + step)))
+        table.write(b"key", Entry(value, step, step))
     database.set_trace_callback(None)
     written = [one.split()[0] for one in changed if not one.startswith("SELECT")]
     moved = 199 * EVENT // PART_BYTES
     assert written.count("UPDATE") == 199
     assert moved <= written.count("INSERT") <= moved + 1
     assert moved <= written.count("DELETE") <= moved + 1
-    assert table[b"key"] == (value_of(199, list(range(199, 1223))), 199)
+    assert table.read(b"key") == Entry(value_of(199, list(range(199, 1223))), 199, 199)
     (longest,) = database.execute("SELECT max(length(value)) FROM entries").fetchone()
     assert longest < 2 * PART_BYTES
 
@@ -116,10 +118,8 @@ def test_lists_and_other_bytes_are_values(database: sqlite3.Connection) -> None:
         {b"a", b"\x00"}, b"", b"x", set(), b"y" * 100_000, {b"z"}, b"y" * 100_000,
     ]  # fmt: skip
     for number, value in enumerate(values):
-        table[b"key"] = value, number
-        assert table[b"key"] == (value, number)
+        table.write(b"key", Entry(value, number, 7))
+        assert table.read(b"key") == Entry(value, number, 7)
         assert orphans(database) == 0
-    with pytest.raises(KeyError):
-        table[b"other"]
-    del table[b"key"]
+    database.execute("DELETE FROM entries")
     assert database.execute("SELECT count(*) FROM parts").fetchone() == (0,)
