@@ -62,7 +62,7 @@ _PAGE_BYTES = 4_096
 _COPIES = 5  # of the log, before one that holds the lock
 _SEGMENT_BYTES = 1 << 20
 _SWEPT_TOGETHER = 64  # expired keys; requests wait meanwhile
-_WRITTEN_TOGETHER = 16  # values; requests wait meanwhile
+_WRITTEN_TOGETHER = 8  # values; requests wait meanwhile
 _FORGOTTEN_TOGETHER = 256  # rows of the log; requests wait meanwhile
 _PAUSE_S = 0.002  # for the requests that wait
 _WRITE_AFTER_S = 5.0  # the values that changed
@@ -348,11 +348,21 @@ class DeviceStore:
             self._write_some(self._values.fresh_keys()[:_WRITTEN_TOGETHER])
 
     def _write_some(self, keys: Sequence[bytes], *, written: int | None = None) -> None:
-        """Write some values to their table, and that it has all up to a row."""
-        with self._transaction():
-            self._values.write(keys, number=self._number)
-            if written is not None:
-                self.set_fact("written", written)
+        """
+        Write some values to their table, and that it has all up to a row.
+
+        This does not wait for the disk: the log has the changes, and loses a row only
+        in a later transaction, which is on disk together with those before it.
+        """
+        run = self._database.execute
+        run("PRAGMA synchronous = NORMAL")
+        try:
+            with self._transaction():
+                self._values.write(keys, number=self._number)
+                if written is not None:
+                    self.set_fact("written", written)
+        finally:
+            run("PRAGMA synchronous = FULL")
         self._values.note_written(keys)
         if written is not None:
             self._written = written

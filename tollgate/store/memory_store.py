@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 
 from tollgate import compiled
 from tollgate.errors import InputError, StoreError
@@ -168,14 +169,19 @@ def _find(body: bytes, name: bytes, entry_bytes: int) -> int:
 def _inserted(body: bytes, event: bytes) -> bytes:
     """Insert an event by its time, then its order key and id hash (big-endian)."""
     size = len(event)
-    key = _TIME.unpack_from(event)[0], event[_TIME_END : _ID.stop]
-    at = len(body)
-    while at:
-        (time_us,) = _TIME.unpack_from(body, at - size)
-        if (time_us, body[at - size + _TIME_END : at - size + _ID.stop]) <= key:
-            break
+    key = _TIME.unpack_from(event)[0], _order(event, 0)
+    times = np.ndarray(len(body) // size, "<i8", buffer=body, strides=(size,))
+    at = int(times.searchsorted(key[0], side="right")) * size
+    while at and (
+        (_TIME.unpack_from(body, at - size)[0], _order(body, at - size)) > key
+    ):
         at -= size
     return body[:at] + event + body[at:]
+
+
+def _order(body: bytes, at: int) -> bytes:
+    """Return what decides between entries of one time."""
+    return body[at + _TIME_END : at + _ID.stop]
 
 
 def _merged(stored: bytes, event: bytes) -> bytes | None:
