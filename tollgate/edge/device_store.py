@@ -371,10 +371,12 @@ class DeviceStore:
         """Write the values that changed to their table, some at a time."""
         with self.lock:
             keys, number = self._values.fresh_keys(), self._number
+        keys.sort()  # neighbours share pages
         while number > self._written:
             some, keys = keys[:_WRITTEN_TOGETHER], keys[_WRITTEN_TOGETHER:]
             with self.lock:
                 self._write_some(some, written=None if keys else number)
+            self._checkpoint()
             time.sleep(_PAUSE_S)
 
     def _shorten_log(self) -> None:

@@ -170,7 +170,8 @@ def _inserted(body: bytes, event: bytes) -> bytes:
     """Insert an event by its time, then its order key and id hash (big-endian)."""
     size = len(event)
     key = _TIME.unpack_from(event)[0], _order(event, 0)
-    times = np.ndarray(len(body) // size, "<i8", buffer=body, strides=(size,))
+    count = len(body) // size
+    times = np.ndarray[Any, Any](count, "<i8", buffer=body, strides=(size,))
     at = int(times.searchsorted(key[0], side="right")) * size
     while at and (
         (_TIME.unpack_from(body, at - size)[0], _order(body, at - size)) > key
