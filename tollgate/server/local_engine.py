@@ -732,7 +732,7 @@ def _joined(
     """Join the columns of a name; a request without it has no value in its rows."""
     joined: list[Any] = []
     for one, count in zip(requests, rows, strict=True):
-        joined += one.get(name, [None] * count)
+        joined.extend(one.get(name, [None] * count))  # += would add arrays
     return joined
 
 
