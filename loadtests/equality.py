@@ -41,8 +41,8 @@ from tollgate import Engine
 from tollgate.compiled import COMPILED_VARIABLE
 from tollgate.edge.bundle import make_keys, read_private_key
 from tollgate.edge.device import Device
+from tollgate.edge.grpc_port import GrpcPort
 from tollgate.edge.packing import pack
-from tollgate.edge.service import DeviceServer
 from tollgate.errors import ServerError
 from tollgate.features.spec.feature_spec import FeatureSpec, all_fields, wire_inputs
 from tollgate.journal.decision_record import decode_chunk
@@ -240,7 +240,7 @@ def open_form(
                 Device.open(bundle, key=key, state=folder / "device")
             )
             device.load_lists(lists)
-            served = stack.enter_context(DeviceServer(device, address="127.0.0.1:0"))
+            served = stack.enter_context(GrpcPort(device, address="127.0.0.1:0"))
             caller = stack.enter_context(_caller(f"127.0.0.1:{served.port}", spec))
             yield _Form(_served(caller), lambda: [], lambda count: None)
         return

@@ -13,9 +13,9 @@ from loadtests.edge.half import Phase, measure_phases
 from loadtests.edge.losses import Victim, build_library
 from tests.support.edge.bundles import REPOSITORY, Keys, packed
 from tollgate.edge.device import Device
+from tollgate.edge.grpc_port import GrpcPort
 from tollgate.edge.limits import Limits
 from tollgate.edge.packing import pack
-from tollgate.edge.service import DeviceServer
 
 
 def victim(folder: Path, *, library: Path | None, unsynced: bool = False) -> Victim:
@@ -73,7 +73,7 @@ def test_each_phase_names_the_variants_of_its_answers(tmp_path: Path) -> None:
             state=tmp_path / "state",
             limits=Limits(resident_mib=1.0),  # every process has more
         ) as device,
-        DeviceServer(device, address="127.0.0.1:0") as server,
+        GrpcPort(device, address="127.0.0.1:0") as server,
     ):
         lines = measure_phases(
             f"127.0.0.1:{server.port}", phases, rate=20.0, processor=processor

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from tollgate.edge.device import Device
+from tollgate.edge.grpc_port import GrpcPort
 from tollgate.edge.http_port import HttpPort
-from tollgate.edge.service import DeviceServer
 from tollgate.edge.sync import read_active
 from tollgate.errors import InputError, TollgateError
 
@@ -81,7 +81,7 @@ def serve(
                 continue
             if wanted != running:
                 running, refused = wanted, None
-            server = stack.enter_context(DeviceServer(device, address=listen))
+            server = stack.enter_context(GrpcPort(device, address=listen))
             listen = f"{listen.rpartition(':')[0]}:{server.port}"
             if http is not None:
                 pages = stack.enter_context(HttpPort(device, address=http))

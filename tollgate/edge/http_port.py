@@ -15,15 +15,15 @@ from tollgate.door.json_rows import read_rows
 from tollgate.door.products import describe_product
 from tollgate.door.refusal import JSON, PROBLEM_JSON, Refusal, problem_body
 from tollgate.door.request_parts import dry_run_of, require_json, take_idempotency_key
+from tollgate.edge.address import split_address
 from tollgate.edge.device import Device
-from tollgate.edge.service import DeviceServicer
-from tollgate.errors import InputError, SetupError, TollgateError, trace_of
+from tollgate.edge.service import MOST_REQUEST_BYTES, DeviceServicer
+from tollgate.errors import InputError, TollgateError, trace_of
 from tollgate.schema import MAX_BATCH_ROWS
 from tollgate.server.http_listener import HttpListener
 
 log = logging.getLogger(__name__)
 
-_MOST_BODY_BYTES = 256 * 1024
 _IDLE_S = 30.0  # a connection that sends nothing does not hold its thread
 _READY, _DECIDE = "/v2/health/ready", "/decide"
 
@@ -48,14 +48,8 @@ class HttpPort:
         class Handler(_Handler):
             rows = self._rows
 
-        host, _, port = address.rpartition(":")
-        try:
-            self._listener = HttpListener(
-                host.strip("[]"), int(port), Handler, name="edge-http"
-            )
-        except (OSError, ValueError, OverflowError) as error:
-            remedy = "stop the other process, or choose another port"
-            raise SetupError(f"{address} cannot be used", remedy=remedy) from error
+        with split_address(address) as (host, port):
+            self._listener = HttpListener(host, port, Handler, name="edge-http")
         self.port = self._listener.port
 
     def __enter__(self) -> HttpPort:
@@ -102,7 +96,10 @@ class _Rows:
 
     def _infer(self, request: bytes) -> bytes:
         read = service_pb2.ModelInferRequest.FromString(request)
-        response: bytes = self._servicer.answer(read).SerializeToString()
+        [outcome] = self._servicer.decide([read])
+        if isinstance(outcome, Exception):
+            raise outcome
+        response: bytes = outcome.SerializeToString()
         return response
 
 
@@ -161,9 +158,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not size.isdigit() or len(size) > 9:
             self.close_connection = True  # its body cannot be skipped
             raise Refusal(411, "content-length is missing")
-        if int(size) > _MOST_BODY_BYTES:
+        if int(size) > MOST_REQUEST_BYTES:
             self.close_connection = True
-            problem = f"the body is larger than {_MOST_BODY_BYTES} bytes"
+            problem = f"the body is larger than {MOST_REQUEST_BYTES} bytes"
             raise Refusal(413, problem)
         body = self.rfile.read(int(size))
         if self.rows.closed:

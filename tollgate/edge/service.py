@@ -1,17 +1,13 @@
-"""Serve a device's decisions over gRPC, in the protocol of the server."""
+"""Decide the requests of a device's ports, in the protobufs of the server."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import grpc
-import uvloop
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
 from tollgate.edge.device import Ask, Device
-from tollgate.errors import InputError, SetupError, TollgateError
 from tollgate.features.spec.feature_spec import all_fields, wire_inputs
 from tollgate.schema import ANSWER_TYPES, DRY_RUN
 from tollgate.server.product_servicer import ProductServicer
@@ -24,10 +20,12 @@ from tollgate.server.wire_tensors import (
     parameters_of,
     wire_type,
 )
-from tollgate.worker import Worker
 
-_OPTIONS = (("grpc.so_reuseport", 0),)
-_END_S = 5.0
+MOST_REQUEST_BYTES = 256 * 1024
+
+
+class UnknownModel(Refused):
+    """A request for another model than the product."""
 
 
 class DeviceServicer(ProductServicer):
@@ -37,67 +35,32 @@ class DeviceServicer(ProductServicer):
         self._device = device
         self._inputs = wire_inputs(device.spec)
         self._fields = all_fields(device.spec)
-        self._arrived: list[tuple[Ask, asyncio.Future[Any]]] = []
         super().__init__(
             device.manifest.product,
             inputs={**self._inputs, **self._fields},
             outputs=ANSWER_TYPES,
         )
 
-    async def ModelInfer(self, request: Any, context: Any) -> Any:
-        """Decide the rows of a request, with those of others that have arrived."""
-        if request.model_name != self.product:
-            await context.abort(*self.unknown(request.model_name))
-        try:
-            ask = self._read(request)
-            loop = asyncio.get_running_loop()
-            answered = loop.create_future()
-            self._arrived.append((ask, answered))
-            if len(self._arrived) == 1:
-                loop.call_soon(self._decide_arrived)
-            return self._write(request, await answered)
-        except (Refused, InputError) as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except TollgateError as error:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
-
-    def _decide_arrived(self) -> None:
+    def decide(self, requests: Sequence[Any]) -> list[Any]:
         """
-        Decide on the loop's own thread.
+        Decide requests together; return the response to each, or its error.
 
-        There is no other work while the disk writes, and each change of threads would
-        cost as much as a part of the decision.
+        The error is Refused for a request that is wrong or has only bad rows, and
+        otherwise one of `Device.decide`.
         """
-        arrived, self._arrived = self._arrived, []
-        failed: Exception | None = None
+        asks = [_attempt(self._read, one) for one in requests]
         try:
-            self._device.answer([ask for ask, _ in arrived])
+            self._device.answer([one for one in asks if isinstance(one, Ask)])
         except Exception as unforeseen:  # noqa: BLE001  no caller waits for ever
-            failed = unforeseen
-        for ask, answered in arrived:
-            if answered.done():  # its caller went away
-                continue
-            if (error := failed or ask.error) is not None:
-                answered.set_exception(error)
-            else:
-                answered.set_result(ask.answer)
-
-    def answer(self, request: Any) -> Any:
-        """
-        Decide the rows of a request; return the response.
-
-        Raises:
-            Refused: The request is wrong, or every row of it is.
-            InputError: The device is closed.
-            JournalError: The decisions could not be written to disk.
-        """
-        ask = self._read(request)
-        self._device.answer([ask])
-        if ask.error is not None:
-            raise ask.error
-        return self._write(request, ask.answer)
+            return [unforeseen if isinstance(one, Ask) else one for one in asks]
+        return [
+            _attempt(self._write, request, ask) if isinstance(ask, Ask) else ask
+            for request, ask in zip(requests, asks, strict=True)
+        ]
 
     def _read(self, request: Any) -> Ask:
+        if request.model_name != self.product:
+            raise UnknownModel(self.unknown(request.model_name)[1])
         columns = columns_of(request, inputs=self._inputs, fields=self._fields)
         outputs = [one.name for one in request.outputs]
         if unknown := set(outputs) - set(ANSWER_TYPES):
@@ -108,7 +71,10 @@ class DeviceServicer(ProductServicer):
             raise Refused(all_refused(self.product, [error] * rows))
         return Ask(columns, dry_run=parameters.get(DRY_RUN, False))
 
-    def _write(self, request: Any, answer: dict[str, Any]) -> Any:
+    def _write(self, request: Any, ask: Ask) -> Any:
+        if ask.error is not None:
+            raise ask.error
+        answer = ask.answer
         errors = answer["error"].tolist()
         if all(errors):
             raise Refused(all_refused(self.product, errors))
@@ -122,63 +88,9 @@ class DeviceServicer(ProductServicer):
         return response
 
 
-class DeviceServer:
-    """
-    Serve a device on a port until it is closed; a context manager.
-
-    Args:
-        address: host:port to listen on; port 0 for any free one.
-
-    Raises:
-        SetupError: The port is in use, or cannot be used.
-
-    Attributes:
-        port: The port.
-    """
-
-    def __init__(self, device: Device, *, address: str) -> None:
-        self._loop = uvloop.new_event_loop()
-        self._stopped = threading.Event()
-        self._worker = Worker(
-            "edge-grpc",
-            self._loop.run_forever,
-            pause_s=0.0,
-            at_once=True,
-            stopped=self._stopped,
-        )
-        self._worker.start()
-        try:
-            self.port = self._run(self._open(device, address))
-        except RuntimeError as error:
-            self._end()
-            remedy = "stop the other process, or choose another port"
-            raise SetupError(f"{address} cannot be used", remedy=remedy) from error
-
-    async def _open(self, device: Device, address: str) -> int:
-        self._server = grpc.aio.server(options=_OPTIONS)
-        service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(
-            DeviceServicer(device), self._server
-        )
-        port = int(self._server.add_insecure_port(address))
-        await self._server.start()
-        return port
-
-    def _run(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
-
-    def __enter__(self) -> DeviceServer:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Answer the requests in flight, and free the port."""
-        self._run(self._server.stop(_END_S))
-        self._end()
-
-    def _end(self) -> None:
-        self._stopped.set()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._worker.stop()
-        self._loop.close()
+def _attempt(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what the work returns or raises."""
+    try:
+        return work(*arguments)
+    except Exception as error:  # noqa: BLE001  it is the answer to one caller
+        return error

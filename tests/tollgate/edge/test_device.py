@@ -22,7 +22,7 @@ from tollgate import Engine
 from tollgate.cli.app import app
 from tollgate.edge.device import Device
 from tollgate.edge.device_store import DATABASE, JOURNAL
-from tollgate.edge.service import DeviceServer
+from tollgate.edge.grpc_port import GrpcPort
 from tollgate.errors import InputError, JournalError, SetupError
 from tollgate.features.spec.feature_spec import all_fields, wire_inputs
 from tollgate.journal.decision_record import decode_chunk
@@ -358,7 +358,7 @@ def test_the_client_reaches_a_device(
     with (
         Engine.open(REPOSITORY, product=product) as engine,
         Device.open(path, key=keys.public, state=tmp_path / "state") as device,
-        DeviceServer(device, address="127.0.0.1:0") as server,
+        GrpcPort(device, address="127.0.0.1:0") as server,
     ):
         rows = synthetic_purchases(device.spec, 32, seed=3, first_us=NOW_US)
         with Client(
@@ -404,7 +404,7 @@ def test_an_error_nobody_foresaw_keeps_no_caller_waiting(
 
     with (
         Device.open(bundle, key=keys.public, state=tmp_path) as device,
-        DeviceServer(device, address="127.0.0.1:0") as server,
+        GrpcPort(device, address="127.0.0.1:0") as server,
         Client(f"127.0.0.1:{server.port}", product="fraud", timeout_s=60.0) as client,
     ):
         with monkeypatch.context() as patched:

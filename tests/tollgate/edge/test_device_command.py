@@ -124,7 +124,7 @@ def test_it_imports_no_other_command() -> None:
     code = (
         "import sys, json; sys.argv = ['tollgate', 'edge', 'run', '--help']\n"
         "import tollgate.cli as cli; cli._app()\n"
-        "import tollgate.edge.service\n"
+        "import tollgate.edge.grpc_port\n"
         "print(json.dumps(sorted(sys.modules)))"
     )
     done = subprocess.run(
