@@ -345,7 +345,7 @@ class DeviceStore:
     def _make_room(self) -> None:
         """Write the oldest of the values that the table lacks, if they are too many."""
         while self._values.fresh_bytes > _MOST_FRESH_BYTES:
-            self._write_some(self._values.fresh_keys()[:_WRITTEN_TOGETHER])
+            self._write_some(self._values.fresh_keys(_WRITTEN_TOGETHER))
 
     def _write_some(self, keys: Sequence[bytes], *, written: int | None = None) -> None:
         """

@@ -10,8 +10,10 @@ with all that changed meanwhile. After a kill, the table and the log have every 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 import msgspec
+import numpy as np
 
 from tollgate.edge.value_table import (
     HEAD_BYTES,
@@ -136,9 +138,9 @@ class ValueCache:
                     continue
             self._set_fresh(one.key, (_applied(one, self._found(one.key)), one.end_ms))
 
-    def fresh_keys(self) -> list[bytes]:
-        """Return the keys whose values the table lacks, the oldest change first."""
-        return list(self._fresh)
+    def fresh_keys(self, count: int | None = None) -> list[bytes]:
+        """Return keys whose values the table lacks, the oldest change first."""
+        return list(islice(self._fresh, count))
 
     def is_fresh(self, key: bytes) -> bool:
         """Return whether the table lacks the value of a key."""
@@ -218,17 +220,12 @@ def _difference(key: bytes, before: _Held | None, held: _Held) -> _Change:
 
 def _common(one: bytes, other: bytes) -> int:
     """Return how many bytes two values have in common at their beginning."""
-    high = min(len(one), len(other))
-    if one[:high] == other[:high]:
-        return high
-    low = 0  # those before it are equal; those before `high` are not
-    while high - low > 1:
-        middle = (low + high) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
+    size = min(len(one), len(other))
+    if not size:
+        return 0
+    differ = np.frombuffer(one, np.uint8, size) != np.frombuffer(other, np.uint8, size)
+    first = int(differ.argmax())
+    return first if differ[first] else size
 
 
 def _applied(change: _Change, before: _Held | None) -> Value:

@@ -579,10 +579,11 @@ class Lookups:
         counts = [len(batch.transaction_id) for batch in batches]
         rows = sum(counts)
         values = [b""] * rows
-        if len(batches) == len(replies) == 1 and (
-            isinstance(replies[0], list) and replies[0].count(None) == rows
-        ):
-            # Mostly: one batch, no lists, and no stored decision at all.
+        if len(batches) == 1 and [
+            isinstance(one, list) and one.count(0 if place else None)
+            for place, one in enumerate(replies)
+        ] == [rows] * max(1, len(replies)):
+            # Mostly: one batch, no stored decision at all, and no id in any list.
             none = _ZEROS[:rows] if rows <= len(_ZEROS) else np.zeros(rows, np.uint32)
             return [LookupResult(values, none, none)]
         degraded, hits = np.zeros((2, rows), np.uint32)
