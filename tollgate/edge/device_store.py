@@ -131,6 +131,14 @@ class DeviceStore:
                 self._upkeep = self._connect()
                 stack.callback(self._upkeep.close)
                 self._require_product()
+                self._values = ValueCache(ValueTable(self._database))
+                self.store = _TableStore(values=self._values)
+                self.writer = str(self._fact("writer"))
+                self.next = self._committed = self._next_record()
+                self._chunks: list[tuple[int, int, bytes]] = []  # first, records, bytes
+                self._number = self._written = self.number("written")  # rows of the log
+                self._sealed = self.number("sealed")
+                self._redo()
                 # A new folder is durable with its parent.
                 for one in (self.segments_folder, *self.segments_folder.parents):
                     sync_directory(one)
@@ -144,14 +152,6 @@ class DeviceStore:
             except sqlite3.Error as error:
                 problem = f"is damaged, or no database of a device: {error}"
                 raise InputError(self._path, problem) from error
-            self._values = ValueCache(ValueTable(self._database))
-            self.store = _TableStore(values=self._values)
-            self.writer = str(self._fact("writer"))
-            self.next = self._committed = self._next_record()
-            self._chunks: list[tuple[int, int, bytes]] = []  # first, records, bytes
-            self._number = self._written = self.number("written")  # rows of the log
-            self._sealed = self.number("sealed")
-            self._redo()
             self._written_s = time.monotonic()
             self._swept = 0  # the last row that the sweep looked at
             self._closed = False

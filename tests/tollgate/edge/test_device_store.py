@@ -181,6 +181,19 @@ def test_many_values_do_not_stay_in_memory(
         assert content(other) == wanted
 
 
+def test_a_damaged_log_is_refused(store: DeviceStore, tmp_path: Path) -> None:
+    """In the words of a damaged database."""
+    change(store, 1)
+    sql = "SELECT rootpage FROM sqlite_master WHERE name = 'log'"
+    (page,) = store._database.execute(sql).fetchone()
+    store.close()
+    with (store.folder / device_store.DATABASE).open("r+b") as file:
+        file.seek((page - 1) * 4_096)
+        file.write(b"\xff" * 4_096)
+    with pytest.raises(InputError, match="is damaged, or no database of a device: "):
+        after_a_kill(store, tmp_path)
+
+
 def test_a_log_of_other_values_is_refused(store: DeviceStore, tmp_path: Path) -> None:
     """A row that changes a value which is not there."""
     change(store, 1, keys=1)

@@ -166,8 +166,8 @@ def test_a_spool_that_fails_costs_no_decision(
     monkeypatch.setattr(JournalSpool, "drain", drain)
     with EmbeddedRedis(tmp_path / "redis") as server:
         writer = writer_of(server.url, tmp_path / "spool")
-        for at in range(20):
+        for at in range(4):
             writer.append(rows_of(at, 1))
             wait_until(lambda: writer.counts.buffered == 0)
         writer.close()
-        assert ids_in(server.url) == [name_of(number) for number in range(20)]
+        assert ids_in(server.url) == [name_of(number) for number in range(4)]
