@@ -296,6 +296,7 @@ class Device:
         while self._waiting and len(taken) < _MOST_REQUESTS:
             taken.append(self._waiting.popleft())
         try:
+            self._store.refresh()
             for batch in _batches(taken):
                 self._decide_batch(batch)
             began_s = time.monotonic()
@@ -306,6 +307,12 @@ class Device:
             for one in taken:
                 problem = f"the decisions could not be written: {error}"
                 one.error = JournalError(str(self._store.folder), problem)
+        except BaseException as error:
+            self._store.roll_back()
+            for one in taken:
+                problem = f"the decisions may be written, or not: {error!r}"
+                one.error = JournalError(str(self._store.folder), problem)
+            raise
         finally:
             for one in taken:
                 one.done = True

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import secrets
 import sqlite3
 import sys
@@ -121,6 +122,7 @@ class DeviceStore:
         make_private_folder(folder)
         with contextlib.ExitStack() as stack:
             stack.callback(FolderLock(folder, name="device.lock", patience_s=0).release)
+            opened = stack.enter_context(contextlib.ExitStack())
             self.segments_folder = folder / JOURNAL / product
             try:
                 make_private_folder(self.segments_folder)
@@ -131,14 +133,14 @@ class DeviceStore:
                 self._upkeep = self._connect()
                 stack.callback(self._upkeep.close)
                 self._require_product()
+                # Closed last: a process that closes a file loses SQLite's locks on it.
+                index = self._path.with_name(f"{DATABASE}-shm").open("rb")
+                self._index = opened.enter_context(index)
                 self._values = ValueCache(ValueTable(self._database))
                 self.store = _TableStore(values=self._values)
                 self.writer = str(self._fact("writer"))
-                self.next = self._committed = self._next_record()
                 self._chunks: list[tuple[int, int, bytes]] = []  # first, records, bytes
-                self._number = self._written = self.number("written")  # rows of the log
-                self._sealed = self.number("sealed")
-                self._redo()
+                self._load()
                 # A new folder is durable with its parent.
                 for one in (self.segments_folder, *self.segments_folder.parents):
                     sync_directory(one)
@@ -147,6 +149,11 @@ class DeviceStore:
             except OSError as error:
                 raise SetupError(
                     f"{folder} cannot be written: {error.strerror}",
+                    remedy="free space, or name another state folder",
+                ) from error
+            except sqlite3.OperationalError as error:
+                raise SetupError(
+                    f"{folder} cannot be written: {error}",
                     remedy="free space, or name another state folder",
                 ) from error
             except sqlite3.Error as error:
@@ -209,6 +216,33 @@ class DeviceStore:
         (found,) = self._database.execute(sql).fetchone()
         return max(found or 0, self.number("sealed"))
 
+    def _load(self) -> None:
+        """
+        Take what the disk has.
+
+        Raises:
+            InputError: The log does not belong to the table.
+        """
+        self._values.clear()
+        self._chunks.clear()
+        self.next = self._committed = self._next_record()
+        self._number = self._written = self.number("written")  # rows of the log
+        self._sealed = self.number("sealed")
+        self._redo()
+        self._uncertain = False
+
+    def refresh(self) -> None:
+        """
+        Take what the disk has, if an error left open whether it has the last commit.
+
+        Raises:
+            InputError: The log does not belong to the table.
+        """
+        if self._uncertain:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            self._load()
+
     def _redo(self) -> None:
         """
         Repeat the changes that the table lacks.
@@ -242,15 +276,21 @@ class DeviceStore:
             (number + at, first, records, now_s, raw, b"" if at else changes)
             for at, (first, records, raw) in enumerate(chunks)
         ]
-        if len(rows) == 1:
-            self._database.execute(_ADD, rows[0])
-        else:
-            with self._transaction():
-                self._database.executemany(_ADD, rows)
+        self._uncertain = True  # an interrupt may come after the disk has the rows
+        try:
+            if len(rows) == 1:
+                self._database.execute(_ADD, rows[0])
+            else:
+                with self._transaction():
+                    self._database.executemany(_ADD, rows)
+        except sqlite3.Error:
+            self._uncertain = False
+            raise
         self._number += len(rows)
         self._committed = self.next
         self._chunks.clear()
         self._values.commit()
+        self._uncertain = False
         with contextlib.suppress(sqlite3.Error):  # the next commit tries it again
             self._make_room()
 
@@ -303,14 +343,14 @@ class DeviceStore:
     def keep_up(self) -> None:
         """Seal old chunks, write values, delete what is not needed any more."""
         with self._upkeep_lock:
-            while self._seal(time.time() - self._seal_after_s):
-                pass
             if time.monotonic() - self._written_s > _WRITE_AFTER_S:
                 self._write_values()
                 self._written_s = time.monotonic()
-            self._shorten_log()
             self._sweep()
             self._checkpoint()
+            while self._seal(time.time() - self._seal_after_s):
+                pass
+            self._shorten_log()
 
     def seal(self) -> None:
         """Seal all chunks."""
@@ -370,11 +410,13 @@ class DeviceStore:
     def _write_values(self) -> None:
         """Write the values that changed to their table, some at a time."""
         with self.lock:
+            self.refresh()
             keys, number = self._values.fresh_keys(), self._number
         keys.sort()  # neighbours share pages
         while number > self._written:
             some, keys = keys[:_WRITTEN_TOGETHER], keys[_WRITTEN_TOGETHER:]
             with self.lock:
+                self.refresh()
                 self._write_some(some, written=None if keys else number)
             self._checkpoint()
             time.sleep(_PAUSE_S)
@@ -471,9 +513,8 @@ class DeviceStore:
         SQLite keeps the number of frames in the log's index:
         https://www.sqlite.org/walformat.html#the_wal_index_file_format
         """
-        with self._path.with_name(f"{DATABASE}-shm").open("rb") as index:
-            index.seek(_FRAMES_AT)
-            return int.from_bytes(index.read(4), sys.byteorder) * _PAGE_BYTES
+        frames = os.pread(self._index.fileno(), 4, _FRAMES_AT)
+        return int.from_bytes(frames, sys.byteorder) * _PAGE_BYTES
 
     def _copy_log(self) -> bool:
         """Copy what the log has now; return whether that is still all of it."""

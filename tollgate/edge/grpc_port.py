@@ -4,7 +4,7 @@ Serve a device's decisions over gRPC, in the protocol of the server.
 One thread runs the loop of events and decides, too: the disk is all that it waits for,
 and each change of threads would cost as much as a part of the decision. All requests
 that arrive in one turn of the loop are decided together. The `grpc-timeout` of a
-request is ignored: once it is read, it waits for nothing but these.
+request is ignored: once it is read, it is decided with these.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ _Methods = dict[bytes, tuple[str, Any]]  # path -> name, class of the request
 
 _RESPONSE: _Headers = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 _OK: _Headers = [(b"grpc-status", b"0")]
+_MOST_TEXT = 2_048  # characters of a status: clients refuse longer headers
 _PREFIX_BYTES = 5  # of a message: whether it is compressed, and its length
 _ENCODINGS = (b"gzip", b"deflate")
 _ZLIB_OR_GZIP = 32 + zlib.MAX_WBITS
@@ -112,7 +113,9 @@ class GrpcPort:
         self.close()
 
     def close(self) -> None:
-        """Answer the requests in flight, and free the port."""
+        """Answer the requests in flight, and free the port; once is enough."""
+        if self._loop.is_closed():
+            return
         self._run(self._leave())
         self._stopped.set()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -150,7 +153,9 @@ class _Status(Exception):
     def of(cls, code: grpc.StatusCode, text: str) -> _Status:
         """Return a status of gRPC."""
         number = b"%d" % code.value[0]
-        words = quote(text.strip(), safe=_UNQUOTED, errors="replace").encode()
+        words = quote(
+            text.strip()[:_MOST_TEXT], safe=_UNQUOTED, errors="replace"
+        ).encode()
         return cls([*_RESPONSE, (b"grpc-status", number), (b"grpc-message", words)])
 
     @classmethod
@@ -215,12 +220,14 @@ class _Call:
 
     def respond(self, outcome: Any) -> None:
         """Take the response, or the error that took its place."""
-        if isinstance(outcome, Exception):
-            self.status = _Status.after(outcome)
-        else:
+        try:
+            if isinstance(outcome, Exception):
+                raise outcome
             content = outcome.SerializeToString()
             prefix = b"\0" + len(content).to_bytes(_PREFIX_BYTES - 1, "big")
             self.unsent = memoryview(prefix + content)
+        except Exception as error:  # noqa: BLE001  the other callers get theirs
+            self.status = _Status.after(error)
 
     def _open(self, headers: dict[bytes, bytes], methods: _Methods) -> None:
         if headers[b":method"] != b"POST":

@@ -71,7 +71,7 @@ class ValueCache:
         self._clean_bytes = 0
         self.fresh_bytes = 0
         self._changes: list[_Change] = []
-        self._before: list[tuple[bytes, _Held | None]] = []  # each change
+        self._before: list[tuple[bytes, _Held | None]] = []  # fresh before each change
 
     def get(self, key: bytes, default: tuple[None, int], /) -> _Held | tuple[None, int]:
         """Return the value of a key and when it ends."""
@@ -123,6 +123,13 @@ class ValueCache:
         """Keep the changes: the log has them."""
         self._before.clear()
         self._changes.clear()
+
+    def clear(self) -> None:
+        """Forget all that the table does not have."""
+        self._fresh.clear()
+        self._clean.clear()
+        self._clean_bytes = self.fresh_bytes = 0
+        self.commit()
 
     def redo(self, changes: bytes, *, number: int) -> None:
         """
@@ -196,9 +203,8 @@ def _size(held: _Held | None) -> int:
     if held is None:
         return _ENTRY_BYTES
     value = held[0]
-    if isinstance(value, set):
-        return _ENTRY_BYTES * (1 + len(value))
-    return _ENTRY_BYTES + len(value)
+    # A list must not push all else out.
+    return _ENTRY_BYTES + (0 if isinstance(value, set) else len(value))
 
 
 def _difference(key: bytes, before: _Held | None, held: _Held) -> _Change:

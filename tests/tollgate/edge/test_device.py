@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from tests.support.edge.bundles import REPOSITORY, Keys, packed
 from tollgate import Engine
 from tollgate.cli.app import app
-from tollgate.edge.device import Device
+from tollgate.edge.device import Ask, Device
 from tollgate.edge.device_store import DATABASE, JOURNAL
 from tollgate.edge.grpc_port import GrpcPort
 from tollgate.errors import InputError, JournalError, SetupError
@@ -215,6 +215,30 @@ def sealed(state: Path, product: str = "fraud") -> list[Any]:
         for path in segments(state / JOURNAL / product)
         for raw in read_segment(path, path.read_bytes()).events
     ]
+
+
+def test_an_interrupt_is_an_error_for_all_who_wait(
+    bundle: Path, keys: Keys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C in the thread that decides for others; the device goes on."""
+    with Device.open(bundle, key=keys.public, state=tmp_path) as device:
+        first = device.decide(purchases(0, 2))
+        asks = [Ask(purchases(2, 1)), Ask(purchases(3, 1))]
+
+        def interrupted() -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(device._store, "commit", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                device.answer(asks)
+        assert [str(one.error).partition(": ")[2] for one in asks] == [
+            "the decisions may be written, or not: KeyboardInterrupt()"
+        ] * 2
+        assert_same(device.decide(purchases(0, 2)), first)
+        assert device.decide(purchases(2, 2))["decision"].tolist() != ["", ""]
+    records = [one for chunk in sealed(tmp_path) for one in chunk.transaction_id]
+    assert records == [b"t0", b"t1", b"t2", b"t3"]
 
 
 def test_nothing_of_a_failed_commit_remains(

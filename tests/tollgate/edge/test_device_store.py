@@ -5,6 +5,9 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
+import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -179,6 +182,85 @@ def test_many_values_do_not_stay_in_memory(
     with closing(opened(tmp_path / "copy")) as other:
         assert other._values.fresh_bytes <= 5_000
         assert content(other) == wanted
+
+
+READ = """
+import sqlite3, sys
+for _ in range(40):
+    database = sqlite3.connect(sys.argv[1])
+    database.execute("SELECT count(*) FROM log").fetchone()
+    database.close()
+"""
+
+
+def test_another_process_may_read_the_database(
+    store: DeviceStore, tmp_path: Path
+) -> None:
+    """Its end leaves SQLite's shared memory to the device."""
+    command = [sys.executable, "-c", READ, str(store.folder / device_store.DATABASE)]
+    for number in range(100):
+        change(store, number)
+        if number % 20 == 0:
+            store._checkpoint()
+            subprocess.run(command, check=True)
+    locks = Path("/proc/locks").read_text()
+    inode = (store.folder / f"{device_store.DATABASE}-shm").stat().st_ino
+    assert f":{inode} " in locks
+    assert after_a_kill(store, tmp_path) == content(store)
+
+
+class _Interrupted:
+    """A database whose statements are interrupted after they are done, once."""
+
+    def __init__(self, database: sqlite3.Connection, begins: str) -> None:
+        self._database = database
+        self._begins = begins
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._database, name)
+
+    def execute(self, sql: str, *values: object) -> object:
+        done = self._database.execute(sql, *values)
+        if self._begins and sql.startswith(self._begins):
+            self._begins = ""
+            raise KeyboardInterrupt
+        return done
+
+
+@pytest.mark.parametrize("begins", ["INSERT INTO log", "SELECT"])
+def test_an_interrupt_leaves_what_the_disk_has(
+    store: DeviceStore, tmp_path: Path, begins: str
+) -> None:
+    """Ctrl-C after a commit, or before it: the next change goes on from there."""
+    change(store, 1)
+    database = store._database
+    store._database = _Interrupted(database, begins)  # type: ignore[assignment]
+    store._values._table._run = store._database.execute
+    with pytest.raises(KeyboardInterrupt):
+        change(store, 2, keys=1_000)
+    with store.lock:
+        store.refresh()
+    assert store.next == (2 if begins == "INSERT INTO log" else 1)
+    assert after_a_kill(store, tmp_path) == content(store)
+    for number in range(3, 30):
+        change(store, number)
+    assert after_a_kill(store, tmp_path) == content(store)
+    store._write_values()
+    assert after_a_kill(store, tmp_path) == content(store)
+
+
+def test_a_store_that_cannot_seal_writes_its_values(
+    store: DeviceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And its write-ahead log does not grow without end."""
+    monkeypatch.setattr(device_store, "_WRITE_AFTER_S", -1.0)
+    shutil.rmtree(store.segments_folder)
+    store._seal_after_s = -1.0
+    change(store, 1)
+    with pytest.raises(FileNotFoundError):
+        store.keep_up()
+    assert store._values.fresh_keys() == []
+    store.segments_folder.mkdir()
 
 
 def test_a_damaged_log_is_refused(store: DeviceStore, tmp_path: Path) -> None:

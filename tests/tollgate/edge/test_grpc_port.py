@@ -39,7 +39,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tests.support.edge.bundles import Keys
 from tollgate.edge.device import Ask, Device
 from tollgate.edge.grpc_port import GrpcPort
-from tollgate.edge.service import MOST_REQUEST_BYTES
+from tollgate.edge.service import MOST_REQUEST_BYTES, DeviceServicer
 from tollgate.errors import SetupError
 from tollgate_client import Client
 
@@ -331,6 +331,38 @@ def test_the_text_of_an_error_arrives_as_it_was_sent(port: GrpcPort) -> None:
             assert caught.value.code() is grpc.StatusCode.NOT_FOUND
             words = f"Request for unknown model: '{name}' is not found"
             assert caught.value.details() == words
+
+
+def test_a_text_that_no_client_would_take_is_cut(port: GrpcPort) -> None:
+    """Clients refuse headers beyond some KiB, and would name another status."""
+    with grpc.insecure_channel(f"127.0.0.1:{port.port}") as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelInfer(service_pb2.ModelInferRequest(model_name="n" * 20_000))
+    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+    assert caught.value.details().startswith("Request for unknown model: 'nnn")
+    assert len(caught.value.details()) == 2_048
+
+
+def test_a_response_that_cannot_be_built_is_one_callers_error(
+    port: GrpcPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others of its turn, and those after it, get theirs."""
+    ready = DeviceServicer.ServerReady
+
+    def broken(servicer: DeviceServicer, request: object, context: object) -> object:
+        return next(answers) or ready(servicer, request, context)
+
+    answers = iter([object(), None, None])
+    monkeypatch.setattr(DeviceServicer, "ServerReady", broken)
+    with grpc.insecure_channel(f"127.0.0.1:{port.port}") as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        calls = [
+            stub.ServerReady.future(service_pb2.ServerReadyRequest()) for _ in range(3)
+        ]
+        codes = [one.code() for one in calls]
+    assert codes.count(grpc.StatusCode.UNKNOWN) == 1
+    assert codes.count(grpc.StatusCode.OK) == 2
 
 
 def test_requests_of_one_write_are_decided_together(
