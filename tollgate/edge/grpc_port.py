@@ -175,7 +175,7 @@ class _Status(Exception):
 
 
 class _Context:
-    """What a method may do besides returning its response."""
+    """The context of a call, as far as `ProductServicer` uses it: `abort`."""
 
     def abort(self, code: grpc.StatusCode, text: str) -> NoReturn:
         raise _Status.of(code, text)

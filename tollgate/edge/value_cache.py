@@ -34,7 +34,7 @@ class _Change(msgspec.Struct, array_like=True):
     How a value changes: head, then some bytes of the value before, then tail.
 
     Attributes:
-        start, kept: The bytes of the value before.
+        start, length: The bytes of the value before that stay, at their place in it.
         ids: Of a list; None for bytes.
     """
 
@@ -42,7 +42,7 @@ class _Change(msgspec.Struct, array_like=True):
     end_ms: int
     head: bytes
     start: int
-    kept: int
+    length: int
     tail: bytes
     ids: list[bytes] | None = None
 
@@ -169,7 +169,7 @@ class ValueCache:
                 self._set_clean(key, held)
 
     def forget(self, keys: Iterable[bytes]) -> None:
-        """Read values anew: the table changed."""
+        """Drop values whose rows were deleted from the table."""
         for key in keys:
             if key in self._clean:
                 self._clean_bytes -= _size(self._clean.pop(key))
@@ -218,10 +218,9 @@ def _difference(key: bytes, before: _Held | None, held: _Held) -> _Change:
         start = old.find(value[HEAD_BYTES : HEAD_BYTES + MARK_BYTES], HEAD_BYTES)
     if isinstance(old, set) or start < 0:
         return _Change(key, end_ms, b"", 0, 0, value)
-    kept = _common(old[start:], value[HEAD_BYTES:])
-    return _Change(
-        key, end_ms, value[:HEAD_BYTES], start, kept, value[HEAD_BYTES + kept :]
-    )
+    length = _common(old[start:], value[HEAD_BYTES:])
+    tail = value[HEAD_BYTES + length :]
+    return _Change(key, end_ms, value[:HEAD_BYTES], start, length, tail)
 
 
 def _common(one: bytes, other: bytes) -> int:
@@ -244,8 +243,8 @@ def _applied(change: _Change, before: _Held | None) -> Value:
     if change.ids is not None:
         return set(change.ids)
     old = b"" if before is None else before[0]
-    end = change.start + change.kept
-    if change.kept and (isinstance(old, set) or len(old) < end):
+    end = change.start + change.length
+    if change.length and (isinstance(old, set) or len(old) < end):
         raise ValueError(f"the log changes a value that is not there: {change.key!r}")
     stays = b"" if isinstance(old, set) else old[change.start : end]
     return change.head + stays + change.tail

@@ -589,13 +589,13 @@ def test_a_caller_that_gives_up_gets_nothing_and_others_do(
     caller.h2.ping(b"12345678")
     assert caller.status(first)[0] == 0
     assert batches == [1]
-    late, kept = caller.ask(bodies[2], INFER), caller.ask(bodies[3], INFER)
+    late, waiting = caller.ask(bodies[2], INFER), caller.ask(bodies[3], INFER)
     caller.send()
     assert busy.wait(60)
     caller.h2.reset_stream(late, ErrorCodes.CANCEL)
     caller.send()
     go_on.set()
-    assert caller.status(kept)[0] == 0
+    assert caller.status(waiting)[0] == 0
     caller.assert_ready()
     assert caller.data[gone] == b""
     assert any(isinstance(one, PingAckReceived) for one in caller.events)
@@ -734,7 +734,7 @@ def test_connections_that_end_leave_no_file_open(port: GrpcPort) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "localhost"])
-def test_it_listens_where_it_was_told(device: Device, host: str) -> None:
+def test_it_listens_on_its_address(device: Device, host: str) -> None:
     """And says so if that is taken."""
     with GrpcPort(device, address=f"{host}:0") as port:
         with grpc.insecure_channel(f"{host}:{port.port}") as channel:
