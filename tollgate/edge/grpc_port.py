@@ -61,7 +61,8 @@ _Methods = dict[bytes, tuple[str, Any]]  # path -> name, class of the request
 
 _RESPONSE: _Headers = [(b":status", b"200"), (b"content-type", b"application/grpc")]
 _OK: _Headers = [(b"grpc-status", b"0")]
-_MOST_TEXT = 2_048  # characters of a status: clients refuse longer headers
+# The reasons of 32 rows fit; grpcio's clients may refuse headers of more than 8 KiB.
+_MOST_TEXT_BYTES = 7_168
 _PREFIX_BYTES = 5  # of a message: whether it is compressed, and its length
 _ENCODINGS = (b"gzip", b"deflate")
 _ZLIB_OR_GZIP = 32 + zlib.MAX_WBITS
@@ -153,9 +154,9 @@ class _Status(Exception):
     def of(cls, code: grpc.StatusCode, text: str) -> _Status:
         """Return a status of gRPC."""
         number = b"%d" % code.value[0]
-        words = quote(
-            text.strip()[:_MOST_TEXT], safe=_UNQUOTED, errors="replace"
-        ).encode()
+        text = text.strip()
+        while len(words := _quoted(text)) > _MOST_TEXT_BYTES:  # whole characters stay
+            text = text[: len(text) * _MOST_TEXT_BYTES // len(words)]
         return cls([*_RESPONSE, (b"grpc-status", number), (b"grpc-message", words)])
 
     @classmethod
@@ -172,6 +173,10 @@ class _Status(Exception):
         # The message of an error may contain a customer's data.
         log.error("a request failed: %s", trace_of(error))
         return cls.of(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
+
+
+def _quoted(text: str) -> bytes:
+    return quote(text, safe=_UNQUOTED, errors="replace").encode()
 
 
 class _Context:

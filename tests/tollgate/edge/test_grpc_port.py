@@ -41,7 +41,7 @@ from tollgate.edge.device import Ask, Device
 from tollgate.edge.grpc_port import GrpcPort
 from tollgate.edge.service import MOST_REQUEST_BYTES, DeviceServicer
 from tollgate.errors import SetupError
-from tollgate_client import Client
+from tollgate_client import Client, ClientError
 
 NOW_US = time.time_ns() // 1000
 INFER = b"/inference.GRPCInferenceService/ModelInfer"
@@ -339,9 +339,30 @@ def test_a_text_that_no_client_would_take_is_cut(port: GrpcPort) -> None:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         with pytest.raises(grpc.RpcError) as caught:
             stub.ModelInfer(service_pb2.ModelInferRequest(model_name="n" * 20_000))
-    assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-    assert caught.value.details().startswith("Request for unknown model: 'nnn")
-    assert len(caught.value.details()) == 2_048
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        assert caught.value.details().startswith("Request for unknown model: 'nnn")
+        assert len(caught.value.details()) == 7_168
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelInfer(service_pb2.ModelInferRequest(model_name="取" * 20_000))
+        assert "取取" in caught.value.details()
+        assert "%" not in caught.value.details()
+
+
+def test_each_of_many_bad_rows_has_its_reason(port: GrpcPort) -> None:
+    """The text of the status has all of them."""
+    rows = columns(range(32))
+    rows["transaction_id"] = [f"{number:0128d}" for number in range(32)]
+    other = rows | {"amount": [value + 1 for value in rows["amount"]]}
+    address = f"127.0.0.1:{port.port}"
+    with Client(address, product="fraud", timeout_s=60.0) as client:
+        client.decide(rows)
+        with pytest.raises(ClientError) as caught:
+            client.decide(other)
+    reasons = str(caught.value).splitlines()
+    assert len(reasons) == 32
+    for number, reason in enumerate(reasons):
+        assert f"row {number}: transaction_id: " in reason
+        assert reason.endswith("conflict: was decided with other content")
 
 
 def test_a_response_that_cannot_be_built_is_one_callers_error(
