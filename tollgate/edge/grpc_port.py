@@ -128,10 +128,13 @@ class GrpcPort:
 
     async def _leave(self) -> None:
         self._server.close()
+        await asyncio.sleep(0)  # connections just accepted are made in this turn
         if lost := [one.leave() for one in self._connections]:
-            await asyncio.wait(lost, timeout=_END_S)
-        for one in list(self._connections):
-            one.abort()
+            _, late = await asyncio.wait(lost, timeout=_END_S)
+            for one in list(self._connections):
+                one.abort()
+            if late:
+                await asyncio.wait(late)
 
 
 def _listen(host: str, port: int) -> socket.socket:

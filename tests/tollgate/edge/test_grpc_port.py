@@ -12,7 +12,7 @@ import time
 import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -728,6 +728,53 @@ def test_requests_in_flight_are_answered_at_the_end(
         socket.create_connection(("127.0.0.1", port.port))
     with GrpcPort(device, address=f"127.0.0.1:{port.port}") as again:
         assert again.port == port.port
+
+
+def test_a_connection_that_comes_while_it_ends_is_ended(device: Device) -> None:
+    """Callers connect between two turns of the loop, the second of which closes it."""
+    for _ in range(5):
+        port = GrpcPort(device, address="127.0.0.1:0")
+        first, second = _Hold(port), _Hold(port)
+        first.begin()
+        closed = threading.Thread(target=port.close)
+        closed.start()
+        time.sleep(0.05)  # it waits for the loop
+        second.begin(behind=first)
+        with ExitStack() as stack:
+            callers = [
+                stack.enter_context(closing(socket.create_connection(address)))
+                for address in [("127.0.0.1", port.port)] * 5
+            ]
+            for one in callers:
+                one.sendall(PREFACE)
+            second.go_on.set()
+            closed.join(60)
+            assert not closed.is_alive()
+            assert not port._connections
+            for one in callers:
+                with suppress(ConnectionResetError):
+                    while one.recv(65536):
+                        pass
+
+
+class _Hold:
+    """Keep a port's loop busy until `go_on` is set."""
+
+    def __init__(self, port: GrpcPort) -> None:
+        self.go_on = threading.Event()
+        self._port = port
+        self._busy = threading.Event()
+
+    def begin(self, *, behind: _Hold | None = None) -> None:
+        """Wait until the loop is held; the hold before this one goes on."""
+        self._port._loop.call_soon_threadsafe(self._hold)
+        if behind is not None:
+            behind.go_on.set()
+        assert self._busy.wait(60)
+
+    def _hold(self) -> None:
+        self._busy.set()
+        assert self.go_on.wait(60)
 
 
 def test_connections_that_end_leave_no_file_open(port: GrpcPort) -> None:
