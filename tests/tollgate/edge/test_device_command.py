@@ -51,7 +51,7 @@ def test_modules_of_the_folder_it_runs_in_are_not_imported(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever may write there cannot run code as the device."""
-    (tmp_path / "uvloop.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "pygrpc_native.py").write_text("raise SystemExit('imported')")
     monkeypatch.chdir(tmp_path)
     with running(*words, str(tmp_path / "state"), "--listen", "127.0.0.1:0") as found:
         address, _ = found
