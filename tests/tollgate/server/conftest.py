@@ -126,7 +126,7 @@ def _write_model(
         (version / file).write_bytes(content)
 
 
-def _wait_until(condition: Callable[[], bool], timeout_s: float = 30.0) -> None:
+def _wait_until(condition: Callable[[], bool], timeout_s: float = 90.0) -> None:
     until = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < until, "it did not happen in time"

@@ -273,7 +273,9 @@ def test_a_killed_parent_leaves_nothing(
     assert stubs
     parent.kill()
     parent.communicate()
-    wait_until(lambda: all(map(gone, [redis_pid, triton_pid, *stubs])))
+    wait_until(lambda: gone(redis_pid))
+    wait_until(lambda: gone(triton_pid))
+    wait_until(lambda: all(map(gone, stubs)))
     wait_until(lambda: not list(SHM.glob(f"{region_prefix(tmp_path)}*")))
     with TritonServer(repository, state=tmp_path, store_url="") as server:
         assert server.alive()
