@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import sys
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -43,6 +44,9 @@ class HttpListener:
 
     def close(self) -> None:
         """Stop listening."""
+        self._worker.stop(timeout_s=0.0)
+        with suppress(OSError):  # ends the wait for the next connection
+            self._server.socket.shutdown(socket.SHUT_RDWR)
         self._worker.stop()
         self._server.server_close()
 

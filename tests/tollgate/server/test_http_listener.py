@@ -1,0 +1,41 @@
+"""A listener answers, and frees its port when it is closed."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+
+from tollgate.server.http_listener import HttpListener
+
+
+class Hello(BaseHTTPRequestHandler):
+    """Answers any path."""
+
+    def do_GET(self) -> None:
+        """Answer."""
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"hello")
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_a_closed_listener_frees_its_port(host: str) -> None:
+    """Whether it has answered or not; the next one on that port answers."""
+    place = f"[{host}]" if ":" in host else host
+    port = 0
+    for _ in range(3):
+        listener = HttpListener(host, port, Hello, name="hello")
+        port = listener.port
+        with urllib.request.urlopen(f"http://{place}:{port}/", timeout=60) as answer:
+            assert answer.read() == b"hello"
+        listener.close()
+        with pytest.raises(urllib.error.URLError):
+            urllib.request.urlopen(f"http://{place}:{port}/", timeout=60)
+        listener.close()
+        HttpListener(host, port, Hello, name="hello").close()
