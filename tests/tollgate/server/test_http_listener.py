@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler
 
 import pytest
 
+from tollgate.server import http_listener
 from tollgate.server.http_listener import HttpListener
 
 
@@ -25,8 +26,11 @@ class Hello(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_a_closed_listener_frees_its_port(host: str) -> None:
-    """Whether it has answered or not; the next one on that port answers."""
+def test_a_closed_listener_frees_its_port(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not wait for a connection; the next one on that port answers."""
+    monkeypatch.setattr(http_listener._Server, "timeout", 600.0)
     place = f"[{host}]" if ":" in host else host
     port = 0
     for _ in range(3):

@@ -122,26 +122,17 @@ class Child:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-    def stop(
-        self,
-        *,
-        grace_s: float,
-        group_grace_s: float = 5.0,
-        until_childless: bool = False,
-    ) -> bool:
+    def stop(self, *, grace_s: float, group_grace_s: float = 5.0) -> bool:
         """
         Stop the process and its children with SIGTERM; return False if it was killed.
 
         Args:
             grace_s: Seconds to wait after SIGTERM before it is killed.
             group_grace_s: Seconds to wait for its children after its end.
-            until_childless: True if it has nothing left to do when all its children
-                have ended: it is killed then, and the result is True.
         """
         self.signal(signal.SIGTERM)
-        wait = self._wait_childless if until_childless else self.wait
-        clean = wait(grace_s)
-        if self.alive():
+        clean = self.wait(grace_s)
+        if not clean:
             self._signal_group(signal.SIGKILL)
             self.wait(group_grace_s)
         until = time.monotonic() + group_grace_s
@@ -149,28 +140,6 @@ class Child:
             time.sleep(0.02)
         self._signal_group(signal.SIGKILL)
         return clean
-
-    def _wait_childless(self, grace_s: float) -> bool:
-        """Wait until it, or all children that it had, have ended; False if too long."""
-        until = time.monotonic() + grace_s
-        had_children, looks = False, 0
-        while time.monotonic() < until:
-            if self._has_children():
-                had_children, looks = True, 0
-            else:
-                looks += 1
-            # One look can miss a child whose thread has just ended.
-            if self.wait(0.02) or (had_children and looks > 1):
-                return True
-        return False
-
-    def _has_children(self) -> bool:
-        with contextlib.suppress(OSError):  # it has ended
-            for thread in Path(f"/proc/{self.pid}/task").iterdir():
-                with contextlib.suppress(OSError):  # the thread has ended
-                    if (thread / "children").read_text():
-                        return True
-        return False
 
     def _signal_group(self, number: int) -> bool:
         try:

@@ -463,11 +463,7 @@ class TritonServer:
     def _end(self, *, grace_s: float, group_grace_s: float = 5.0) -> None:
         child, self._child = self._child, None
         if child is not None:
-            # It looks whether its models have ended once a second: two thirds of a
-            # stop would be its sleep. Its steps are the last that has to end.
-            child.stop(
-                grace_s=grace_s, group_grace_s=group_grace_s, until_childless=True
-            )
+            child.stop(grace_s=grace_s, group_grace_s=group_grace_s)
             remove_regions(self._state)
 
     def __exit__(self, *_: object) -> None:

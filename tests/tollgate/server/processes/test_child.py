@@ -65,26 +65,6 @@ def test_a_child_that_ignores_us_is_killed_with_its_own(
     wait_until(lambda: gone(int(log.read_text())))
 
 
-def test_a_child_whose_own_children_have_ended_is_not_waited_for(
-    tmp_path: Path, wait_until: Callable[..., None]
-) -> None:
-    """Before that it is, however long that takes."""
-    log = tmp_path / "log"
-    words = "trap '' TERM; (sleep 1; echo end) & echo begin; wait; while :; do :; done"
-    child = _start(["/bin/sh", "-c", words], log)
-    wait_until(lambda: log.exists() and log.read_text() == "begin\n")
-    assert child.stop(grace_s=600, until_childless=True)
-    assert child.status() == "was ended by SIGKILL"
-    assert log.read_text() == "begin\nend\n"
-
-
-def test_a_child_that_never_had_children_ends_by_itself(tmp_path: Path) -> None:
-    """It is not killed."""
-    child = _start(SLEEP, tmp_path / "log")
-    assert child.stop(grace_s=600, until_childless=True)
-    assert child.status() == "was ended by SIGTERM"
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_child_dies_with_us(
     tmp_path: Path,
