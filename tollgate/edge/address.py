@@ -19,8 +19,8 @@ def split_address(address: str) -> Iterator[tuple[str, int]]:
     host, _, digits = address.rpartition(":")
     try:
         port = int(digits)
-        if not 0 <= port < 1 << 16:
-            raise ValueError("no port")
+        if not 0 <= port < 1 << 16 or host.startswith("unix:"):
+            raise ValueError("no port of TCP")
         yield host.strip("[]"), port
     except (OSError, ValueError) as error:
         remedy = "stop the other process, or choose another port"

@@ -214,6 +214,7 @@ class Device:
         self._waiting.extend(asks)
         with self._store.lock:  # whoever holds it decides for all who wait
             if self._closed:
+                self._waiting.clear()
                 for one in asks:
                     one.error = InputError("the device", "is closed; open another one")
                 return

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import grpc
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
-from pygrpc_native import EVENT_CALL, NativeGrpcFront
+from pygrpc_native import NativeGrpcFront
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from tollgate.edge.address import split_address
@@ -33,7 +33,8 @@ _LOOK_MS = 200  # how often an idle port looks whether it is closed
 _SENT_S = 0.1  # for the library to send the last responses
 # The reasons of 32 rows fit; grpcio's clients may refuse headers of more than 8 KiB.
 _MOST_TEXT_BYTES = 7_168
-_UNQUOTED = "".join(map(chr, range(ord(" "), 127))).replace("%", "")
+# What the library sends as it is; any other byte takes three.
+_UNQUOTED = "".join(sorted(set(map(chr, range(33, 127))) - set('%"#<>?\\`{}')))
 
 
 class GrpcPort:
@@ -83,11 +84,11 @@ class GrpcPort:
         """Answer the calls that wait, all decisions at once."""
         events = self._front.recv_batch(_MOST_REQUESTS, timeout_ms=_LOOK_MS) or ()
         calls: dict[int, tuple[int, bytes]] = {}
-        for kind, number, method, content, _ in events:
-            if kind == EVENT_CALL and content is not None:
-                calls[number] = method, content
-            else:  # its caller has given it up
+        for _, number, method, content, _ in events:
+            if content is None:  # its caller has given it up
                 calls.pop(number, None)
+            else:
+                calls[number] = method, content
         asked: dict[int, Any] = {}
         for number, (method, content) in calls.items():
             name, request_class = self._names[method]
@@ -137,7 +138,8 @@ class _Status(Exception):
             return cls(grpc.StatusCode.UNAVAILABLE, str(error))
         # The message of an error may contain a customer's data.
         log.error("a request failed: %s", trace_of(error))
-        return cls(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
+        text = f"the request failed: {type(error).__name__}"
+        return cls(grpc.StatusCode.UNKNOWN, text)
 
 
 def _cut(text: str) -> str:

@@ -211,19 +211,19 @@ def test_the_text_of_an_error_arrives_as_it_was_sent(port: GrpcPort) -> None:
             assert caught.value.details() == words
 
 
-def test_a_text_that_no_client_would_take_is_cut(port: GrpcPort) -> None:
+@pytest.mark.parametrize("letter", ["n", "n ", '"', "{}", "取"])
+def test_a_text_that_no_client_would_take_is_cut(port: GrpcPort, letter: str) -> None:
     """Clients refuse headers beyond some KiB, and would name another status."""
     with grpc.insecure_channel(f"127.0.0.1:{port.port}") as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
-        with pytest.raises(grpc.RpcError) as caught:
-            stub.ModelInfer(service_pb2.ModelInferRequest(model_name="n" * 20_000))
-        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
-        assert caught.value.details().startswith("Request for unknown model: 'nnn")
-        assert len(caught.value.details()) == 7_168
-        with pytest.raises(grpc.RpcError) as caught:
-            stub.ModelInfer(service_pb2.ModelInferRequest(model_name="取" * 20_000))
-        assert "取取" in caught.value.details()
-        assert "%" not in caught.value.details()
+        request = service_pb2.ModelInferRequest(model_name=letter * 20_000)
+        for _ in range(20):  # a client refuses some of those that it may refuse
+            with pytest.raises(grpc.RpcError) as caught:
+                stub.ModelInfer(request)
+            assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        words = caught.value.details()
+        assert words.startswith("Request for unknown model: '" + letter * 20)
+        assert 700 < len(words) <= 7_168
 
 
 def test_each_of_many_bad_rows_has_its_reason(port: GrpcPort) -> None:
@@ -447,10 +447,10 @@ def test_frames_of_a_call_are_answered(port: GrpcPort) -> None:
 def test_a_broken_connection_ends_alone(
     port: GrpcPort, garbage: bytes, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Others go on; the log has no stack trace."""
+    """Others go on, and nothing is printed."""
     sent(port, garbage)
     assert_ready(port)
-    assert "Traceback" not in capfd.readouterr().err
+    assert capfd.readouterr().err == ""
 
 
 def test_random_frames_end_no_more_than_their_connection(
@@ -464,7 +464,7 @@ def test_random_frames_end_no_more_than_their_connection(
             content[place] = draw.integers(256)
         sent(port, bytes(content))
     assert_ready(port)
-    assert "Traceback" not in capfd.readouterr().err
+    assert capfd.readouterr().err == ""
 
 
 def test_requests_in_flight_are_answered_at_the_end(
@@ -472,9 +472,11 @@ def test_requests_in_flight_are_answered_at_the_end(
 ) -> None:
     """A later one is not taken; the port is free at once."""
     answer = device.answer
+    batches: list[int] = []
     busy, go_on = threading.Event(), threading.Event()
 
     def held(asks: Sequence[Ask]) -> None:
+        batches.append(len(asks))
         busy.set()
         assert go_on.wait(60)
         answer(asks)
@@ -485,6 +487,7 @@ def test_requests_in_flight_are_answered_at_the_end(
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         call = stub.ModelInfer.future(infer_request(1), timeout=60)
         assert busy.wait(60)
+        later = stub.ModelInfer.future(infer_request(2), timeout=60)
         closed = threading.Thread(target=port.close)
         closed.start()
         closed.join(0.2)
@@ -493,6 +496,8 @@ def test_requests_in_flight_are_answered_at_the_end(
         closed.join(60)
         assert not closed.is_alive()
         assert b"fraud-1" in b"".join(decisions(call.result()))
+        assert later.code() is grpc.StatusCode.UNAVAILABLE
+    assert batches == [1]
     port.close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port.port))
@@ -502,25 +507,27 @@ def test_requests_in_flight_are_answered_at_the_end(
 
 
 def test_a_port_closes_while_callers_connect(device: Device) -> None:
-    """Each call is answered or fails; none waits for ever."""
+    """Each call is answered or refused; none waits for its deadline."""
     for number in range(5):
         port = GrpcPort(device, address="127.0.0.1:0")
         stopped = threading.Event()
 
-        def call(port: GrpcPort, stopped: threading.Event) -> int:
-            answered = 0
+        def call(port: GrpcPort, stopped: threading.Event) -> set[grpc.StatusCode]:
+            codes = set()
             while not stopped.is_set():
-                with suppress(grpc.RpcError):
+                try:
                     assert_ready(port)
-                    answered += 1
-            return answered
+                except grpc.RpcError as error:
+                    codes.add(error.code())
+            return codes
 
         with ThreadPoolExecutor(4) as pool:
-            counts = [pool.submit(call, port, stopped) for _ in range(4)]
+            calls = [pool.submit(call, port, stopped) for _ in range(4)]
             time.sleep(0.02 * number)
             port.close()
             stopped.set()
-            assert all(one.result(60) >= 0 for one in counts)
+            for one in calls:
+                assert one.result() <= {grpc.StatusCode.UNAVAILABLE}
 
 
 def test_connections_that_end_leave_no_file_open(port: GrpcPort) -> None:
@@ -553,7 +560,9 @@ def test_it_listens_on_its_address(device: Device, host: str) -> None:
         assert "choose another port" in str(caught.value.remedy)
 
 
-@pytest.mark.parametrize("address", ["nowhere.invalid:0", "127.0.0.1", "[::1]:99999"])
+@pytest.mark.parametrize(
+    "address", ["nowhere.invalid:0", "127.0.0.1", "[::1]:99999", "unix:/x:0"]
+)
 def test_an_address_that_cannot_be_used_is_named(device: Device, address: str) -> None:
     """In one line."""
     with pytest.raises(SetupError, match="cannot be used"):
