@@ -35,7 +35,7 @@ LAYERS = ["request", "features", "model", "post_processing", "response"]
 STEPS = ("fraud_features", "fraud_model", "fraud_decision")
 LOAD = ("--rate", "50", "--seconds", "5")
 # For machines that do much else: what is judged here is the command.
-ROOM = ("--room", "40")
+ROOM = ("--room", "400")
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ def test_a_product_within_its_budget(served: Supervised) -> None:
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert [one["layer"] for one in result["layers"]] == LAYERS
-    assert [one["limit_ms"] for one in result["layers"]] == [80, 600, 800, 120, 80]
+    assert [one["limit_ms"] for one in result["layers"]] == [800, 6000, 8000, 1200, 800]
     request, *others = result["layers"]
     assert (request["p50_ms"], request["p99_ms"]) == (None, None)
     assert request["mean_ms"] > 0
@@ -213,7 +213,7 @@ def test_answers_are_judged_from_outside(
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["answered_percent"] == result["in_time_percent"] == 100
-    assert 5 < result["p50_ms"] <= result["p99_ms"] <= result["within_ms"] == 2000
+    assert 5 < result["p50_ms"] <= result["p99_ms"] <= result["within_ms"] == 20_000
     slo = repository / "fraud/slo.yaml"
     before = slo.read_text()
     slo.write_text("latency_objective_ms: 0.01\n")
@@ -249,7 +249,7 @@ def test_a_product_that_ranks_has_its_layers(tmp_path: Path, form: str) -> None:
             result = json.loads(done.stdout)
             limits = {one["layer"]: one["limit_ms"] for one in result["layers"]}
             assert list(limits) == list(MEASURED)
-            assert list(limits.values()) == [160, 400, 480, 1600, 800, 160]
+            assert list(limits.values()) == [1600, 4000, 4800, 16000, 8000, 1600]
             mean_ms = {one["layer"]: one["mean_ms"] for one in result["layers"]}
             assert all(mean_ms.values())
             inside = ("features", "candidates", "model", "post_processing")
@@ -263,4 +263,4 @@ def test_a_product_that_ranks_has_its_layers(tmp_path: Path, form: str) -> None:
         grpc = ("--grpc-url", server.grpc_url, "--repository", str(repository))
         done = budget(server.state, "--product", "shop", *LOAD, *ROOM, *grpc)
         assert done.returncode == 0, done.stderr
-        assert "decided within 4000 ms" in done.stdout
+        assert "decided within 40000 ms" in done.stdout
