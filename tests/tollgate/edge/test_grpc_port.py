@@ -390,8 +390,8 @@ def frame(kind: int, flags: int, stream: int, content: bytes) -> bytes:
     return size + bytes([kind, flags]) + stream.to_bytes(4, "big") + content
 
 
-def opened() -> bytes:
-    """Write a connection with one call."""
+def opened(calls: int = 1) -> bytes:
+    """Write a connection with some calls."""
     headers = {
         ":method": "POST",
         ":scheme": "http",
@@ -404,8 +404,9 @@ def opened() -> bytes:
         bytes([0, len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
         for name, value in headers.items()
     )
-    return (
-        PREFACE + frame(4, 0, 0, b"") + frame(1, 4, 1, block) + frame(0, 1, 1, bytes(5))
+    streams = range(1, 2 * calls, 2)
+    return (PREFACE + frame(4, 0, 0, b"")) + b"".join(
+        frame(1, 4, one, block) + frame(0, 1, one, bytes(5)) for one in streams
     )
 
 
@@ -451,6 +452,17 @@ def test_a_broken_connection_ends_alone(
     sent(port, garbage)
     assert_ready(port)
     assert capfd.readouterr().err == ""
+
+
+def test_a_peer_that_does_not_read_harms_no_other(port: GrpcPort) -> None:
+    """It has sent 20,000 calls, or as many as the port takes."""
+    content = memoryview(opened(20_000))
+    with socket.create_connection(("127.0.0.1", port.port), timeout=1) as peer:
+        with suppress(TimeoutError, ConnectionError):
+            while content:
+                content = content[peer.send(content) :]
+        for _ in range(20):
+            assert_ready(port)
 
 
 def test_random_frames_end_no_more_than_their_connection(
