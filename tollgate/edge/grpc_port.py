@@ -33,7 +33,7 @@ _LOOK_MS = 200  # how often an idle port looks whether it is closed
 _SENT_S = 0.1  # for the library to send the last responses
 # The reasons of 32 rows fit; grpcio's clients may refuse headers of more than 8 KiB.
 _MOST_TEXT_BYTES = 7_168
-# What the library sends as it is; any other byte takes three.
+# The library sends these characters unchanged, and any other byte as three.
 _UNQUOTED = "".join(sorted(set(map(chr, range(33, 127))) - set('%"#<>?\\`{}')))
 
 

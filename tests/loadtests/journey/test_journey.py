@@ -137,7 +137,7 @@ def test_a_turn_sends_purchases_that_were_never_sent(
     name: str,
     scenario: str,
 ) -> None:
-    """Every one that was begun is answered, and the cost of a request is reported."""
+    """Each that the server starts is answered; the cost of a request is reported."""
     plan = Plan(
         generator=make_generator(tmp_path),
         traffic=history_traffic,
@@ -147,7 +147,7 @@ def test_a_turn_sends_purchases_that_were_never_sent(
     )
     (shape,) = pick(scenario)
     turn, first = run_turn(plan, stages[name], shape, first=30 * ROWS)
-    # Triton refuses requests unbegun now and then; clients of gRPC send them again.
+    # Triton may refuse a request before it starts; gRPC's clients then send it again.
     assert turn.failed == turn.failures.get(REFUSED, 0)
     assert turn.decisions_per_s == shape.rows * turn.requests_per_s > 0
     assert first > 30 * ROWS
