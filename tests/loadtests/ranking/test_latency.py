@@ -82,7 +82,7 @@ def test_lists_of_a_server_are_counted(
     assert (run.sent, run.answered, run.degraded) == (40, 40, 0)
     assert 0 < run.p50_ms <= run.p95_ms <= run.p99_ms <= run.max_ms
     assert run.server_cpu > 0
-    assert 0.05 < run.hits < 0.75
+    assert run.hits == pytest.approx(0.5, abs=0.1)
 
 
 def test_lists_and_refused_rows_of_an_answer_are_counted() -> None:
