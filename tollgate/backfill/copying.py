@@ -11,7 +11,7 @@ ones are added. The dual writes end when no rollback can need the old state any 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -236,7 +236,21 @@ def copy_state(
         for keys in scanned_keys(store, prefix):
             ids = [key[len(prefix) :] for key in keys]
             bodies = _bodies(store, keys, source, entity=entity, done=done)
-            events = [_events(one, source, entity, since_us=since_us) for one in bodies]
+            first = [_events(one, source, entity, since_us=since_us) for one in bodies]
+            # Values with tiles take labels of purchases that they have in this order.
+            early = CopyCounts()
+            events = [list(one.labels.values()) for one in first]
+            _send(store, _calls(packer, place, ids, events), early, pace)
+            done.applied += early.applied
+            events = [one.in_turn() for one in first]
+            _send(store, _calls(packer, place, ids, events), done, pace)
+            # Until then, the new values refused labels of purchases they did not have.
+            bodies = _bodies(store, keys, source, entity=entity, done=CopyCounts())
+            again = [_events(one, source, entity, since_us=since_us) for one in bodies]
+            events = [
+                [one for name, one in new.labels.items() if old.labels.get(name) != one]
+                for old, new in zip(first, again, strict=True)
+            ]
             _send(store, _calls(packer, place, ids, events), done, pace)
     return done
 
@@ -349,18 +363,41 @@ def _bodies(
     return [body[body[:, 0] >= oldest] for body, oldest in pairs]
 
 
-def _events(
-    words: I64, source: Entity, entity: Entity, *, since_us: int
-) -> list[bytes]:
+class _Events(msgspec.Struct):
     """
-    Split entries into the events that made them: purchases, then their labels.
+    Hold the events that made the entries of a value; entries by id hash.
 
-    A label that is sent separately only joins a purchase that already exists. Both are
-    in the order that values with tiles need: purchases by (time, id), as they are
-    stored, and labels by (label time, id hash). Values with tiles would refuse the
-    correction of a label that they no longer hold one by one, so there a copied fraud
-    is no correction; they get no labels if no feature reads any. Labels that became
-    known since `since_us` are sent for older purchases, too.
+    Attributes:
+        purchases: In the order of (time, id), as they are stored.
+        labels: In the order of (label time, id hash).
+    """
+
+    purchases: dict[bytes, bytes]
+    labels: dict[bytes, bytes]
+
+    def in_turn(self) -> list[bytes]:
+        """
+        List the purchases, each before its label, and then the other labels.
+
+        A value with tiles takes the label of a purchase that the same call adds, also
+        if it counted newer labels before.
+        """
+        labels, events = dict(self.labels), []
+        for name, purchase in self.purchases.items():
+            events.append(purchase)
+            if name in labels:
+                events.append(labels.pop(name))
+        return [*events, *labels.values()]
+
+
+def _events(words: I64, source: Entity, entity: Entity, *, since_us: int) -> _Events:
+    """
+    Split entries into the events that made them.
+
+    Values with tiles would refuse the correction of a label that they no longer hold
+    one by one, so there a copied fraud is no correction; they get no labels if no
+    feature reads any. Labels that became known since `since_us` are sent for older
+    purchases, too.
     """
     picks = np.array([source.columns.index(one) for one in entity.columns], "i8")
     base = words[:, :_ENTRY_WORDS].copy().view(ENTRY)[:, 0]
@@ -380,11 +417,20 @@ def _events(
     labels["cents"] = 0
     labels = labels[np.lexsort((labels["id_hash"], labels["label_time_us"]))]
     width = len(picks)
-    events = [
-        *widened(purchases, extra[bought], width=width),
-        *widened(labels, None, width=width),
-    ]
-    return [event.tobytes() for event in events]
+    return _Events(
+        _by_id(widened(purchases, extra[bought], width=width)),
+        _by_id(widened(labels, None, width=width)),
+    )
+
+
+def _by_id(entries: Iterable[npt.NDArray[np.void]]) -> dict[bytes, bytes]:
+    """Return entries by their id hash."""
+    found = [entry.tobytes() for entry in entries]
+    return {_id_hash(entry): entry for entry in found}
+
+
+def _id_hash(entry: bytes) -> bytes:
+    return entry[24:32]
 
 
 def _send(
@@ -406,8 +452,12 @@ def _calls(
     pending: list[tuple[bytes, list[bytes]]] = []
     count = 0
     for one, own in zip(ids, events, strict=True):
-        for start in range(0, len(own), EVENTS_PER_CALL):
-            run = own[start : start + EVENTS_PER_CALL]
+        start = 0
+        while start < len(own):
+            stop = start + EVENTS_PER_CALL
+            if stop < len(own) and _id_hash(own[stop]) == _id_hash(own[stop - 1]):
+                stop -= 1  # a purchase and its label stay in one call
+            run, start = own[start:stop], stop
             if count + len(run) > EVENTS_PER_CALL:
                 yield packer.pack_stored(place, pending), count
                 pending, count = [], 0

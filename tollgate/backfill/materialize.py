@@ -94,6 +94,7 @@ Progress = Callable[[int, int], None]
 
 STORE_DEADLINE_S = 30.0
 _PART_ROWS = 64 * EVENTS_PER_CALL
+_FULL_CALL = EVENTS_PER_CALL - 1  # the last purchase may have a label
 
 
 class MaterializeCounts(msgspec.Struct):
@@ -207,31 +208,21 @@ def materialize(
     done.done_before = min(checkpoint.read(), len(rows))
     writer = EventWriter(spec, store, history=True)
     pace = open_pace(spec, store, rate_per_s)
-    # A value with tiles takes labels of folded purchases in the order of label time.
-    # A label joins its purchase before that is folded if others may have left by then.
-    place = np.empty(len(history), np.int64)
-    place[rows] = np.arange(len(rows))
-    frauds = rows[history.label[rows] == FRAUD_LABEL]
-    frauds = label_order(history, frauds)
-    known_us = history.label_time_us[frauds]
+    labelled = history.label == FRAUD_LABEL
+    if any(entity.tiles for entity in spec.entities):
+        # Values with tiles take labels of purchases that they have in this order.
+        frauds = label_order(history, rows[labelled[rows]])
+        for start in range(0, len(frauds), EVENTS_PER_CALL):
+            started_s = pace.begin()
+            own = frauds[start : start + EVENTS_PER_CALL]
+            writer.labels(labels_of(spec, history, own))
+            pace.end(started_s, len(own))
     for start in range(done.done_before, len(rows), _PART_ROWS):
         part = rows[start : start + _PART_ROWS]
-        stop = start + len(part)
-        between_us = history.event_time_us[rows[[max(start - 1, 0), stop - 1]]]
-        fed, known = known_us.searchsorted(between_us, "right").tolist()
-        if not start:
-            fed = 0
-        early = np.sort(place[frauds[:fed]])
-        early = rows[early[early.searchsorted(start) : early.searchsorted(stop)]]
-        _send_purchases(writer, history, part, early=early, pace=pace, done=done)
-        own = frauds[fed : known if stop < len(rows) else None]
-        own = own[place[own] < stop]
-        labelled = writer.labels(labels_of(spec, history, own))
-        done.labels += len(own)
-        done.late_labels += int(labelled.too_late.sum())
-        checkpoint.write(stop)
+        _send_part(writer, history, part, labelled=labelled[part], pace=pace, done=done)
+        checkpoint.write(start + len(part))
         if progress:
-            progress(stop, len(rows))
+            progress(start + len(part), len(rows))
     return done
 
 
@@ -244,21 +235,25 @@ def _fingerprint(history: History) -> str:
     return digest.hexdigest()
 
 
-def _send_purchases(
+def _send_part(
     writer: EventWriter,
     history: History,
     rows: I64,
     *,
-    early: I64,
+    labelled: npt.NDArray[np.bool_],
     pace: Pace,
     done: MaterializeCounts,
 ) -> None:
-    """Apply purchases call by call, each with its label if that is early."""
-    step = EVENTS_PER_CALL // 2 if len(early) else EVENTS_PER_CALL
-    for start in range(0, len(rows), step):
+    """
+    Apply purchases call by call, each with its label.
+
+    A value with tiles takes the label of a purchase that the same call adds, also if
+    it counted newer labels before.
+    """
+    events = np.cumsum(1 + labelled) - 1
+    for part in np.split(rows, 1 + np.flatnonzero(np.diff(events // _FULL_CALL))):
         started_s = pace.begin()
-        part = rows[start : start + step]
-        own = part[np.isin(part, early)]
+        own = part[history.label[part] == FRAUD_LABEL]
         outcome = writer.labelled_purchases(
             purchases_of(writer.spec, history, part),
             labels_of(writer.spec, history, own),

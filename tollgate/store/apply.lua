@@ -564,9 +564,27 @@ local function tile_functions()
     end
   end
 
-  -- Apply a label to a purchase that was folded. Returns its status, and whether the
-  -- value changed.
-  local function label_folded(s, event, time, flags)
+  -- Is an event at a place or before it?
+  local function upto(of, event, time)
+    if time ~= of.time then return time < of.time end
+    local x = { unpack('>I4I4I4I4I4I4', of.order) }
+    local y = { unpack('>I4I4I4I4I4I4', event, 9) }
+    for i = 1, 6 do
+      if x[i] ~= y[i] then return y[i] < x[i] end
+    end
+    return true
+  end
+
+  -- Is a folded purchase missing: older than the first that came without a history, and
+  -- newer than the history? One of another history may still come with its label.
+  local function is_missing(s, event, time)
+    return upto(s.first, event, time) and sub(event, 9, 32) ~= s.first.order
+      and not (s.loaded and upto(s.loaded, event, time))
+  end
+
+  -- Apply a label to a purchase that was folded; `joins` if this call added that. Returns
+  -- its status, and whether the value changed.
+  local function label_folded(s, event, time, flags, joins)
     local id, label_time = sub(event, 25, 32), unpack('<i8', event, 41)
     if s.form.labels == 0 then return APPLIED, false end
     local p = find_label(s, id)
@@ -580,23 +598,15 @@ local function tile_functions()
     local fraud = bit(flags, FRAUD) == 1
     if not fraud and flags < REVISION then return APPLIED, false end
     -- A correction may be of a label that left: its tile does not know.
-    if s.label_before and (flags >= REVISION or not label_is_new(s, label_time, id)) then
+    if s.label_before and not joins
+        and (flags >= REVISION or not label_is_new(s, label_time, id)) then
       return TOO_LATE, false
     end
-    if not containing_tile(s, time) then return TOO_LATE, false end
+    if is_missing(s, event, time) or not containing_tile(s, time) then
+      return TOO_LATE, false
+    end
     add_label(s, time, id, label_time, flags)
     return APPLIED, true
-  end
-
-  -- Is an event at a place or before it?
-  local function upto(of, event, time)
-    if time ~= of.time then return time < of.time end
-    local x = { unpack('>I4I4I4I4I4I4', of.order) }
-    local y = { unpack('>I4I4I4I4I4I4', event, 9) }
-    for i = 1, 6 do
-      if x[i] ~= y[i] then return y[i] < x[i] end
-    end
-    return true
   end
 
   -- Number of labels in the head that wait for their purchases.
@@ -981,6 +991,7 @@ local function merge(value, horizon, cap, count, entry, most_bytes, form)
       - header_words(entry, overflow, #body / entry, watermark, dropped)
   end
   local changed, began = false, watermark
+  local loaded = {}  -- id hashes of the purchases that this call loads
 
   for p = at, at + count * entry - 1, entry do
     local event = sub(events, p, p + entry - 1)
@@ -1018,6 +1029,9 @@ local function merge(value, horizon, cap, count, entry, most_bytes, form)
         checksum = checksum - words(stored, 1, entry) + words(merged, 1, entry)
         checksum = checksum % WRAP
         changed = true
+        if tiled and load and bit(flags, PURCHASE) == 1 then
+          tile_store.note_loaded(tiled, event, time)
+        end
       elseif status == APPLIED then
         status = DUPLICATE
       end
@@ -1030,9 +1044,11 @@ local function merge(value, horizon, cap, count, entry, most_bytes, form)
       status = TOO_LATE
       local taken = false
       if bit(flags, PURCHASE) == 0 then
-        status, taken = tile_store.label_folded(tiled, event, time, flags)
+        status, taken =
+          tile_store.label_folded(tiled, event, time, flags, loaded[sub(event, 25, 32)])
       elseif load then
         status, taken = tile_store.load_old(tiled, event, time)
+        loaded[sub(event, 25, 32)] = taken
       end
       changed = changed or taken
     elseif tiled and bit(flags, PURCHASE) == 0 and (form.labels == 0

@@ -109,8 +109,7 @@ class EventWriter:
         """
         Apply purchases of a history, each in one call with its label.
 
-        A label that joins its purchase before that is folded into a tile is never too
-        late, even if its label time is before the purchase.
+        The label of a purchase that a value with tiles did not have is never too late.
 
         Args:
             purchases: Purchases; with the labels as many as one call carries.

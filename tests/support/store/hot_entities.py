@@ -145,11 +145,18 @@ def serve_after(
 
 
 def serve_until(
-    spec: FeatureSpec, history: History, store: RedisStore, *, until_us: int
+    spec: FeatureSpec,
+    history: History,
+    store: RedisStore,
+    *,
+    until_us: int,
+    after_us: int = 0,
 ) -> None:
-    """Apply the purchases up to a time, and their labels, as they happen."""
+    """Apply the purchases between two times, and the labels, as they happen."""
     past = known_at(history, until_us)
     online = OnlineFeatures(spec, store)
     for span in spans(spec, past, batch_rows=32):
-        online.label(labels_of(spec, past, span.labels))
-        online.load(purchases_of(spec, past, span.purchases))
+        new = span.labels[past.label_time_us[span.labels] > after_us]
+        online.label(labels_of(spec, past, new))
+        chosen = span.purchases[past.event_time_us[span.purchases] > after_us]
+        online.load(purchases_of(spec, past, chosen))

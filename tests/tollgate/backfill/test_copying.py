@@ -24,10 +24,11 @@ from tollgate.backfill.materialize import materialize
 from tollgate.errors import InputError
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import History, history_of
-from tollgate.replay import labels_of, purchases_of
+from tollgate.replay import label_order, labels_of, purchases_of
 from tollgate.simulate import simulate
 from tollgate.store.event_writer import EventWriter
-from tollgate.store.redis.redis_store import RedisStore
+from tollgate.store.redis.redis_store import Answer, Mode, RedisStore
+from tollgate.store.store_events import Call
 
 OpenStore = Callable[..., RedisStore]
 
@@ -170,6 +171,63 @@ def test_values_copied_into_tiles_serve_the_offline_vectors(
     EventWriter(tiled, store).labels(labels_of(tiled, history, np.flatnonzero(known)))
     served = serve_after(tiled, history, store, after_us=start_us)
     assert served == Served(rows=1_000 - live, different=0, marked=0)
+
+
+@pytest.mark.parametrize("hop", ["15m", "1h", "1d"])
+def test_labels_that_come_before_the_copy_do_not_displace_older_ones(
+    tmp_path: Path, store_url: str, open_store: OpenStore, hop: str
+) -> None:
+    """A value lists four labels of folded purchases; dozens came since the start."""
+    exact = busy_spec(tmp_path, customer="0", terminal="0")
+    tiled = busy_spec(tmp_path, customer="0", terminal=hop)
+    history = busy_history(tiled, count=6_000, days=40)
+    at_us = history.event_time_us
+    store = open_store(store_url)
+    start_us, until_us = int(at_us[2_499]), int(at_us[3_299])
+    serve_until(exact, history, store, until_us=until_us)
+    serve_until(tiled, history, store, until_us=until_us, after_us=start_us)
+    done = copy_state(exact, tiled, store)
+    assert (done.full, done.damaged) == (0, 0)
+    again = copy_state(exact, tiled, store)
+    assert (again.applied, again.events) == (0, done.events)
+    served = serve_after(tiled, history, store, after_us=until_us)
+    assert served == Served(rows=2_700, different=0, marked=0)
+
+
+def test_labels_that_come_while_their_value_is_copied_are_not_lost(
+    tmp_path: Path,
+    store_url: str,
+    open_store: OpenStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Read without them, and refused by values that lack their purchases yet."""
+    exact = busy_spec(tmp_path, customer="0", terminal="0")
+    tiled = busy_spec(tmp_path, customer="0", terminal="1h")
+    history = busy_history(tiled, count=4_000, days=40)
+    at_us = history.event_time_us
+    store, other = open_store(store_url), open_store(store_url)
+    start_us, until_us = int(at_us[2_799]), int(at_us[2_999])
+    bought = known_at(history, until_us)
+    new = (bought.label == 1) & (bought.label_time_us > at_us[2_919])
+    before = structs.replace(bought, label=bought.label * ~new)
+    serve_until(exact, before, other, until_us=until_us)
+    serve_until(tiled, before, other, until_us=until_us, after_us=start_us)
+    apply, refused = store.apply, []
+
+    def apply_after_labels(calls: list[tuple[Call, Mode]]) -> list[Answer]:
+        if b":terminal:" in calls[0][0].keys[0] and not refused:
+            labels = labels_of(
+                exact, history, label_order(history, np.flatnonzero(new))
+            )
+            EventWriter(exact, other).labels(labels)
+            refused.extend(EventWriter(tiled, other).labels(labels).refused())
+        return apply(calls)
+
+    monkeypatch.setattr(store, "apply", apply_after_labels)
+    copy_state(exact, tiled, store)
+    assert len(refused) > 2
+    served = serve_after(tiled, history, other, after_us=until_us)
+    assert served == Served(rows=1_000, different=0, marked=0)
 
 
 @pytest.mark.parametrize("hop", ["0", "1h"])

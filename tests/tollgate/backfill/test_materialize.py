@@ -21,6 +21,7 @@ from tests.support.store.hot_entities import (
     busy_spec,
     known_at,
     serve_after,
+    serve_until,
 )
 from tollgate.backfill.materialize import MaterializeCounts, materialize, within_reach
 from tollgate.features.spec.feature_spec import FeatureSpec
@@ -216,6 +217,23 @@ def test_materialized_tiles_serve_the_offline_vectors(
     writer.labels(labels_of(spec, history, np.flatnonzero(known)))
     served = serve_after(spec, history, store, after_us=start_us)
     assert served == Served(rows=4_000 - live, different=0, marked=0)
+
+
+def test_labels_that_came_before_the_load_do_not_displace_older_ones(
+    tmp_path: Path, store_url: str, open_store: OpenStore
+) -> None:
+    """A value lists four labels of folded purchases; dozens came while it served."""
+    spec = busy_spec(tmp_path, terminal="1d")
+    history = busy_history(spec, count=9_000, days=30)
+    at_us, known_us = history.event_time_us, history.label_time_us
+    start_us, until_us = int(at_us[5_999]), int(at_us[7_499])
+    lost = (at_us <= start_us) & (known_us > start_us) & (known_us <= until_us)
+    history = msgspec.structs.replace(history, label=history.label * ~lost)
+    store = open_store(store_url)
+    serve_until(spec, history, store, until_us=until_us, after_us=start_us)
+    materialize(spec, known_at(history, start_us), store)
+    served = serve_after(spec, history, store, after_us=until_us)
+    assert served == Served(rows=1_500, different=0, marked=0)
 
 
 def test_labels_dated_by_day_are_all_loaded(

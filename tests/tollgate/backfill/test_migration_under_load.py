@@ -264,8 +264,8 @@ def probes(after_us: int) -> Columns:
 
 def different_vectors(
     spec: FeatureSpec, events: Columns, labels: dict[str, int], *, store_url: str
-) -> list[int]:
-    """Compare the store's windows with those of all events; count rows that differ."""
+) -> list[dict[str, int]]:
+    """Compare the store's windows with those of all events; count rows by feature."""
     store, found = RedisStore(store_url, deadline_s=30), []
     online = OnlineFeatures(spec, store)
     newest_us = max(events["event_time"])
@@ -278,8 +278,11 @@ def different_vectors(
         expected = build(spec, rows)[last]
         (online_rows,) = online.score([purchases_of(spec, rows, last)], write=[False])
         marks = online_rows.degraded & ~np.uint32(Degraded.COLD_START)
-        differs = (online_rows.features != expected).any(axis=1) | (marks != 0)
-        found.append(int(differs.sum()))
+        differs = (online_rows.features != expected).sum(axis=0).tolist()
+        names = [one.name for one in spec.features]
+        by_name = dict(zip(names, differs, strict=True))
+        by_name["degraded"] = int(np.count_nonzero(marks))
+        found.append({name: count for name, count in by_name.items() if count})
     store.close()
     return found
 
@@ -358,7 +361,7 @@ def test_a_migration_with_kills_and_a_rollback_loses_no_event(
             assert found == values_of(wanted, old)
         for spec in (old, new):
             counts = different_vectors(spec, events, labels, store_url=store_url)
-            assert counts == [0, 0, 0]
+            assert counts == [{}, {}, {}]
         assert not (state / "spool" / "fraud" / "dead-letters.jsonl").exists()
         assert "values deleted" in done(product, repository, "migrate", "end")
         assert keys_of(client, old) == []

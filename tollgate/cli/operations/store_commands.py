@@ -599,7 +599,7 @@ def _histories(
     Load files; return results, and the time of the newest purchase, µs.
 
     Files are loaded one after the other; for values with tiles as one history, because
-    these take all labels in the order of label time.
+    these take all purchases in the order of time.
     """
     from tollgate.backfill.materialize import materialize as run
     from tollgate.history import concatenate
