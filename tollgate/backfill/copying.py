@@ -52,6 +52,7 @@ I64 = npt.NDArray[np.int64]
 # Every writer has read the list of states by then, and its calls have ended.
 WRITERS_READ_S = FRESH_S + 1.0
 _SCAN_KEYS = b"128"
+_READ_KEYS = 8  # few, so that little comes between the two reads of a value
 _ENTRY_WORDS = ENTRY.itemsize // COLUMN_BYTES
 _APPLIED, _TOO_LATE = b"\1", b"\3"  # status bytes of apply.lua
 
@@ -230,29 +231,89 @@ def copy_state(
     pairs = check_copy(old, new)
     done = CopyCounts()
     pace = open_pace(new, store, rate_per_s)
-    packer = Packer(new)
     for place, (source, entity) in enumerate(pairs):
-        prefix = Packer(old).key(old.entities.index(source), b"")
-        for keys in scanned_keys(store, prefix):
-            ids = [key[len(prefix) :] for key in keys]
-            bodies = _bodies(store, keys, source, entity=entity, done=done)
-            first = [_events(one, source, entity, since_us=since_us) for one in bodies]
-            # Values with tiles take labels of purchases that they have in this order.
-            early = CopyCounts()
-            events = [list(one.labels.values()) for one in first]
-            _send(store, _calls(packer, place, ids, events), early, pace)
-            done.applied += early.applied
-            events = [one.in_turn() for one in first]
-            _send(store, _calls(packer, place, ids, events), done, pace)
-            # Until then, the new values refused labels of purchases they did not have.
-            bodies = _bodies(store, keys, source, entity=entity, done=CopyCounts())
-            again = [_events(one, source, entity, since_us=since_us) for one in bodies]
-            events = [
-                [one for name, one in new.labels.items() if old.labels.get(name) != one]
-                for old, new in zip(first, again, strict=True)
-            ]
-            _send(store, _calls(packer, place, ids, events), done, pace)
+        copy = _EntityCopy(
+            source=source,
+            entity=entity,
+            place=place,
+            prefix=Packer(old).key(old.entities.index(source), b""),
+            since_us=since_us,
+            packer=Packer(new),
+            store=store,
+            pace=pace,
+        )
+        for keys in scanned_keys(store, copy.prefix):
+            for start in range(0, len(keys), _READ_KEYS):
+                copy.values(keys[start : start + _READ_KEYS], done)
     return done
+
+
+class _EntityCopy(msgspec.Struct, kw_only=True):
+    """
+    Copy the values of one entity.
+
+    Attributes:
+        source: The entity in the old spec.
+        entity: The entity in the new spec.
+        place: Its index there.
+        prefix: What the keys of the old values begin with, before the id.
+        since_us: As in `copy_state`.
+        packer: Packs events for the new values.
+        store: The store of both.
+        pace: Limits the writes.
+    """
+
+    source: Entity
+    entity: Entity
+    place: int
+    prefix: bytes
+    since_us: int
+    packer: Packer
+    store: RedisStore
+    pace: Pace
+
+    def values(self, keys: Sequence[bytes], done: CopyCounts) -> None:
+        """Copy values by their keys, and add to the counts."""
+        started_s = self.pace.begin()
+        values = self._read(keys)
+        first = self._events(values, done)
+        # Values with tiles take labels of purchases that they have in this order.
+        early = CopyCounts()
+        self._send(keys, [list(one.labels.values()) for one in first], early)
+        done.applied += early.applied
+        before = done.events
+        self._send(keys, [one.in_turn() for one in first], done)
+        # Until then, the new values refused labels of purchases that they did not have.
+        later = self._read(keys)
+        changed = [place for place, one in enumerate(later) if one != values[place]]
+        again = self._events([later[place] for place in changed], CopyCounts())
+        events = [
+            [one for name, one in new.labels.items() if old.labels.get(name) != one]
+            for old, new in zip([first[place] for place in changed], again, strict=True)
+        ]
+        self._send([keys[place] for place in changed], events, done)
+        self.pace.end(started_s, early.events + done.events - before)
+
+    def _read(self, keys: Sequence[bytes]) -> list[bytes]:
+        (found,) = run_commands(self.store, [(b"MGET", *keys)])
+        return [value or b"" for value in found]
+
+    def _events(self, values: Sequence[bytes], done: CopyCounts) -> list[_Events]:
+        bodies = _bodies(values, self.source, entity=self.entity, done=done)
+        return [
+            _events(one, self.source, self.entity, since_us=self.since_us)
+            for one in bodies
+        ]
+
+    def _send(
+        self, keys: Sequence[bytes], events: Sequence[list[bytes]], done: CopyCounts
+    ) -> None:
+        ids = [key[len(self.prefix) :] for key in keys]
+        for call, count in _calls(self.packer, self.place, ids, events):
+            ((_, status),) = self.store.apply([(call, Mode.LOAD)])
+            done.events += count
+            done.applied += status.count(_APPLIED)
+            done.too_late += status.count(_TOO_LATE)
 
 
 def check_copy(old: FeatureSpec, new: FeatureSpec) -> list[tuple[Entity, Entity]]:
@@ -329,21 +390,14 @@ def scanned_keys(store: RedisStore, prefix: bytes) -> Iterator[list[bytes]]:
 
 
 def _bodies(
-    store: RedisStore,
-    keys: Sequence[bytes],
-    source: Entity,
-    *,
-    entity: Entity,
-    done: CopyCounts,
+    values: Sequence[bytes], source: Entity, *, entity: Entity, done: CopyCounts
 ) -> list[I64]:
     """
-    Read the entries that another entity stores, as words [E, W].
+    Read the entries that another entity stores in its values, as words [E, W].
 
     A damaged value has none.
     """
-    (found,) = run_commands(store, [(b"MGET", *keys)])
-    values = [value or b"" for value in found]
-    read = unpack_values(values, columns=np.full(len(keys), len(source.columns)))
+    read = unpack_values(values, columns=np.full(len(values), len(source.columns)))
     done.values += sum(map(bool, values))
     done.damaged += int(read.corrupt.sum())
     done.full += int((read.overflow > 0).sum())
@@ -431,18 +485,6 @@ def _by_id(entries: Iterable[npt.NDArray[np.void]]) -> dict[bytes, bytes]:
 
 def _id_hash(entry: bytes) -> bytes:
     return entry[24:32]
-
-
-def _send(
-    store: RedisStore, calls: Iterator[tuple[Call, int]], done: CopyCounts, pace: Pace
-) -> None:
-    for call, events in calls:
-        started_s = pace.begin()
-        ((_, status),) = store.apply([(call, Mode.LOAD)])
-        done.events += events
-        done.applied += status.count(_APPLIED)
-        done.too_late += status.count(_TOO_LATE)
-        pace.end(started_s, events)
 
 
 def _calls(

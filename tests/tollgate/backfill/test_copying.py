@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +22,7 @@ from tests.support.store.hot_entities import (
 )
 from tollgate.backfill.copying import CopyCounts, copy_state, reach_warnings
 from tollgate.backfill.materialize import materialize
+from tollgate.backfill.pace import Pace
 from tollgate.errors import InputError
 from tollgate.features.spec.feature_spec import FeatureSpec, load_spec
 from tollgate.history import History, history_of
@@ -215,7 +217,7 @@ def test_labels_that_come_while_their_value_is_copied_are_not_lost(
     apply, refused = store.apply, []
 
     def apply_after_labels(calls: list[tuple[Call, Mode]]) -> list[Answer]:
-        if b":terminal:" in calls[0][0].keys[0] and not refused:
+        if not refused and any(key.endswith(b":t1") for key in calls[0][0].keys):
             labels = labels_of(
                 exact, history, label_order(history, np.flatnonzero(new))
             )
@@ -228,6 +230,56 @@ def test_labels_that_come_while_their_value_is_copied_are_not_lost(
     assert len(refused) > 2
     served = serve_after(tiled, history, other, after_us=until_us)
     assert served == Served(rows=1_000, different=0, marked=0)
+
+
+class Killed(Exception):
+    """The copy ends here."""
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_copies_that_are_killed_while_events_go_on_lose_nothing(
+    tmp_path: Path,
+    store_url: str,
+    open_store: OpenStore,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+) -> None:
+    """Purchases and labels go to both states between two batches of the copy."""
+    chance = np.random.default_rng(seed)
+    exact = busy_spec(tmp_path, customer="0", terminal="0")
+    tiled = busy_spec(tmp_path, customer="1h", terminal=("15m", "1h", "1d")[seed % 3])
+    history = busy_history(tiled, count=2_400, days=20, seed=seed)
+    at_us = history.event_time_us.tolist()
+    store, live = open_store(store_url), open_store(store_url)
+    served = int(chance.integers(700, 1_200))
+    serve_until(exact, history, live, until_us=at_us[served])
+
+    def serve(rows: int) -> None:
+        nonlocal served
+        times = {"after_us": at_us[served], "until_us": at_us[served + rows]}
+        serve_until(exact, history, live, **times)
+        serve_until(tiled, history, live, **times)
+        served += rows
+
+    serve(int(chance.integers(0, 300)))
+    monkeypatch.setattr(Pace, "end", lambda *_: serve(int(chance.integers(0, 20))))
+    apply = store.apply
+    for calls in (int(chance.integers(40)), int(chance.integers(80)), 10_000):
+        left = iter(range(calls))
+
+        def apply_until_killed(
+            calls: list[tuple[Call, Mode]], left: Iterator[int] = left
+        ) -> list[Answer]:
+            if next(left, None) is None:
+                raise Killed
+            return apply(calls)
+
+        monkeypatch.setattr(store, "apply", apply_until_killed)
+        with contextlib.suppress(Killed):
+            copy_state(exact, tiled, store)
+        serve(int(chance.integers(0, 200)))
+    rest = serve_after(tiled, history, live, after_us=at_us[served])
+    assert rest == Served(rows=2_399 - served, different=0, marked=0)
 
 
 @pytest.mark.parametrize("hop", ["0", "1h"])
