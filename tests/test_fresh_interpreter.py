@@ -167,6 +167,24 @@ print(*sorted(loaded - set(sys.stdlib_module_names)))
     assert {"msgspec", "numpy", "tollgate"} <= loaded <= may
 
 
+def test_the_command_line_loads_little() -> None:
+    """What a command needs beyond this is imported when that command runs."""
+    code = """
+import contextlib, io, sys
+before = set(sys.modules)
+from tollgate.cli import main
+sys.argv = ["tollgate", "--version"]
+with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+    main()
+loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(*sorted(loaded - set(sys.stdlib_module_names)))
+"""
+    loaded = {name for name in python(code).split() if "cython" not in name}
+    typer = {"typer", "annotated_doc", "rich", "shellingham", "typing_extensions"}
+    assert {"tollgate", "typer"} <= loaded
+    assert loaded <= typer | {"tollgate", "msgspec", "numpy", "yaml"}
+
+
 @pytest.mark.parametrize(
     "file",
     sorted(HOUSE.glob("model_repository/*/*/model.py")),

@@ -7,6 +7,7 @@ a missing extra disables only the commands that use it.
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import sys
@@ -62,6 +63,17 @@ def _app() -> typer.Typer:
         from tollgate.cli.operations.device_command import app
     else:
         from tollgate.cli.app import app
+    return _with_one_command(app, sys.argv[1:2])
+
+
+def _with_one_command(app: typer.Typer, names: list[str]) -> typer.Typer:
+    """Leave out all commands and groups but the named one; each takes time to build."""
+    commands = [one for one in app.registered_commands if one.name in names]
+    groups = [one for one in app.registered_groups if one.name in names]
+    if not commands and not groups:
+        return app
+    app = copy.copy(app)
+    app.registered_commands, app.registered_groups = commands, groups
     return app
 
 

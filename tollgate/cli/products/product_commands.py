@@ -18,7 +18,6 @@ from tollgate.cli.options import Json, Repository, TrustPickle
 from tollgate.cli.repositories import require_repository
 from tollgate.errors import InputError
 from tollgate.product.choices import MOST_FIELDS, ProductChoices
-from tollgate.product.reading_table import ReadingChoices
 from tollgate.product.thresholds import Rates
 from tollgate.templating import yaml_number
 
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from tollgate.product.creation import CreatedProduct
     from tollgate.product.interactions import InteractionChoices
     from tollgate.product.plan import EntityColumn, Plan
+    from tollgate.product.reading_table import ReadingChoices
 
 
 _ROLES = "Roles of columns"
@@ -339,6 +339,8 @@ def new(
     if label_delay and not time_:
         raise InputError("--label-delay", "needs times: name their column with --time")
     if no_label:
+        from tollgate.product.reading_table import ReadingChoices
+
         unused = {
             "--label": label,
             "--label-delay": label_delay,
