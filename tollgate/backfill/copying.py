@@ -192,7 +192,8 @@ class CopyCounts(msgspec.Struct):
         values: Values that were read.
         events: Events sent; an event counts once per entity, and once for its label.
         applied: Events that changed a value.
-        too_late: Events that are older than the new value retains.
+        too_late: Events that are older than the new value retains, or than its newest
+            tile, which may count them already.
         damaged: Values that could not be read, and were left out.
         full: Values that had dropped their oldest events, which no copy restores.
     """

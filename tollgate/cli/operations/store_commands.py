@@ -650,7 +650,7 @@ def _copy_text(done: CopyCounts) -> str:
     text = f"copied {done.values:,} values: {done.events:,} events, "
     text += f"{done.applied:,} of them new"
     for number, what in (
-        (done.too_late, "events are too late"),
+        (done.too_late, "events are too late, or in tiles already"),
         (done.damaged, "values are damaged"),
         (done.full, "values are full"),
     ):
