@@ -217,7 +217,7 @@ class Worker:
         at_once: bool = False,
         most_pause_s: float | None = None,
         finish: Callable[[], object] | None = None,
-        failed: Callable[[BaseException], object] | None = None,
+        failed: Callable[[Exception], object] | None = None,
         ends: tuple[type[Exception], ...] = (),
         gentle: bool = False,
         stopped: threading.Event | None = None,
@@ -233,8 +233,7 @@ class Worker:
         self._due = at_once
         self._finish = finish
         self._failed = failed
-        process_ends = (KeyboardInterrupt, SystemExit)
-        self._ends: tuple[type[BaseException], ...] = (*ends, *process_ends)
+        self._ends = ends
         self._gentle = gentle
         self._stopped = stopped or threading.Event()
         self._wake = threading.Event() if stopped is None else None
@@ -285,7 +284,6 @@ class Worker:
 
         Raises:
             Exception: An error of `ends`.
-            KeyboardInterrupt, SystemExit: The process is to end.
         """
         while self.running:
             try:
@@ -296,8 +294,7 @@ class Worker:
                     self._attempt()
             except self._ends:
                 raise
-            # An unforeseen error; of a library in Rust it may not be an Exception.
-            except BaseException as error:  # noqa: BLE001
+            except Exception as error:  # noqa: BLE001 - an unforeseen error
                 self._survive(error)
                 self._stopped.wait(self._pause_after_failure_s())
                 self._due = True
@@ -333,7 +330,7 @@ class Worker:
                 log.warning("%s works again", self.name)
             self._log_recovery = False
 
-    def _survive(self, error: BaseException) -> None:
+    def _survive(self, error: Exception) -> None:
         """Count and log an error, and pass it on to the loop's owner."""
         self.failures += 1
         self.problem = type(error).__name__
