@@ -575,15 +575,16 @@ local function tile_functions()
     return true
   end
 
-  -- Is a folded purchase missing: older than the first that came without a history, and
-  -- newer than the history? One of another history may still come with its label.
+  -- Does the value lack the purchase of this label? It does if that is older than the
+  -- first one that came without a history, and newer than what is loaded of the history,
+  -- which may still bring it, together with its label.
   local function is_missing(s, event, time)
     return upto(s.first, event, time) and sub(event, 9, 32) ~= s.first.order
       and not (s.loaded and upto(s.loaded, event, time))
   end
 
-  -- Apply a label to a purchase that was folded; `joins` if this call added that. Returns
-  -- its status, and whether the value changed.
+  -- Apply a label to a purchase that was folded; `joins` says that this call loaded that
+  -- purchase. Returns its status, and whether the value changed.
   local function label_folded(s, event, time, flags, joins)
     local id, label_time = sub(event, 25, 32), unpack('<i8', event, 41)
     if s.form.labels == 0 then return APPLIED, false end

@@ -202,7 +202,7 @@ def test_labels_that_come_while_their_value_is_copied_are_not_lost(
     open_store: OpenStore,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Read without them, and refused by values that lack their purchases yet."""
+    """The first read lacks them, and the new values refuse them."""
     exact = busy_spec(tmp_path, customer="0", terminal="0")
     tiled = busy_spec(tmp_path, customer="0", terminal="1h")
     history = busy_history(tiled, count=4_000, days=40)
