@@ -63,11 +63,15 @@ def contents(repository: Path, events: pl.DataFrame) -> ShopContents:
     return read_contents(repository, events, now_us=time.time_ns() // 1000)
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def store(
     repository: Path, contents: ShopContents, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[ShopStore]:
-    """A store with the events, and prepared lists of half of the users."""
+    """
+    A store with the events, and prepared lists of half of the users.
+
+    Each file has its own, because a purchase ends the list of its user.
+    """
     folder = tmp_path_factory.mktemp("store")
     with filled_store(repository, contents, prepared=20, folder=folder) as found:
         yield found
