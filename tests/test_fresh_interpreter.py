@@ -185,6 +185,20 @@ print(*sorted(loaded - set(sys.stdlib_module_names)))
     assert loaded <= typer | {"tollgate", "msgspec", "numpy", "yaml"}
 
 
+def test_the_process_that_reads_a_model_loads_little() -> None:
+    """Each conversion starts one or more; it imports the library of its file's form."""
+    code = """
+import sys
+before = set(sys.modules)
+import converters.sources.worker
+loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
+print(*sorted(loaded - set(sys.stdlib_module_names)))
+"""
+    loaded = {name for name in python(code).split() if "cython" not in name}
+    may = {"converters", "msgspec", "numpy", "tollgate", "typing_extensions", "yaml"}
+    assert {"converters", "numpy", "tollgate"} <= loaded <= may
+
+
 @pytest.mark.parametrize(
     "file",
     sorted(HOUSE.glob("model_repository/*/*/model.py")),

@@ -25,6 +25,7 @@ import msgspec
 
 from tollgate.errors import InputError, os_errors
 from tollgate.repository.atomic import replace_file
+from tollgate.repository.field_types import Name, Sha256
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (
@@ -39,7 +40,6 @@ _MOST_MANIFEST_BYTES = 1 << 20
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)  # the first time that a zip archive can hold
 _OWNER_ONLY = 0o600
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
 FileName = Annotated[
     str,
     msgspec.Meta(
@@ -48,7 +48,6 @@ FileName = Annotated[
         max_length=240,
     ),
 ]
-Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 Size = Annotated[int, msgspec.Meta(ge=0, le=_MOST_BYTES)]
 VariantName = Literal["full", "pruned", "distilled", "quantized", "rules"]
 

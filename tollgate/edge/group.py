@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from tollgate.edge.bundle import Name, Sha256, read_bundle
+from tollgate.edge.bundle import read_bundle
 from tollgate.errors import ArgumentError, InputError
+from tollgate.repository.field_types import Name, Sha256
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import (

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from tollgate.edge.aggregates import Aggregate, count, merge
-from tollgate.edge.bundle import Name, read_bundle, read_public_key
+from tollgate.edge.bundle import read_bundle, read_public_key
 from tollgate.edge.device_store import JOURNAL
 from tollgate.edge.group import (
     BUNDLES,
@@ -46,6 +46,7 @@ from tollgate.journal.journal_spool import UNREADABLE
 from tollgate.policy.policy_document import read_document
 from tollgate.repair.spool_segments import SUFFIX, read_segment, segments
 from tollgate.repository.atomic import replace_file
+from tollgate.repository.field_types import Name
 from tollgate.schema import DEFAULT_OUTCOMES
 from tollgate.server.processes.state_lock import FolderLock, make_private_folder
 from tollgate.worker import backoff_s

@@ -18,9 +18,9 @@ import msgspec
 
 from tollgate.errors import ParityError, RepositoryError
 from tollgate.features.spec.spec_definition import Feature, FeatureSpec
+from tollgate.repository.field_types import Name, Sha256, SpecHash, UtcTime
 from tollgate.repository.hashes import SHORT_DIGITS, hash_file
 from tollgate.repository.models.targets import OURS
-from tollgate.repository.releases.release_file import Name, Sha256, SpecHash, UtcTime
 from tollgate.schema import ARTIFACT_FILE
 
 Parameter = str | int | float | bool

@@ -16,19 +16,14 @@ import msgspec
 from tollgate.errors import RepositoryError, os_errors
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.configs import CONFIG_FILE
+from tollgate.repository.field_types import Name, Sha256, SpecHash, UtcTime
 from tollgate.repository.hashes import SHORT_DIGITS, hash_version
 from tollgate.repository.product_models import Product
 
 RELEASE_FILE = "release.json"
 
-Name = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
 Version = Annotated[int, msgspec.Meta(ge=1, le=999_999_999)]
 Versions = dict[str, Version]
-Sha256 = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
-SpecHash = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{16}$")]
-UtcTime = Annotated[
-    str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z$")
-]
 
 
 class Challenger(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
