@@ -112,8 +112,16 @@ class _Handler(BaseHTTPRequestHandler):
     server_version = "tollgate"
     sys_version = ""
 
+    def handle_expect_100(self) -> bool:
+        """Request the body that a caller holds back until then."""
+        expected = super().handle_expect_100()
+        self.wfile.flush()
+        return expected
+
     def do_GET(self) -> None:
         """Report readiness."""
+        if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
+            self.close_connection = True  # its body is no next request
         if self.path != _READY:
             problem = f"{self.path!r:.80} is no path; POST {_DECIDE}, GET {_READY}"
             self._refuse(Refusal(404, problem))
@@ -155,14 +163,19 @@ class _Handler(BaseHTTPRequestHandler):
             for name, value in self.headers.items()
         }
         size = headers.get(b"content-length", b"")
-        if not size.isdigit() or len(size) > 9:
+        chunked = b"transfer-encoding" in headers
+        if chunked or not size.isdigit() or len(size) > 9:
             self.close_connection = True  # its body cannot be skipped
-            raise Refusal(411, "content-length is missing")
+            problem = "content-length is needed, without transfer-encoding"
+            raise Refusal(411, problem)
         if int(size) > MOST_REQUEST_BYTES:
             self.close_connection = True
             problem = f"the body is larger than {MOST_REQUEST_BYTES} bytes"
             raise Refusal(413, problem)
         body = self.rfile.read(int(size))
+        if len(body) < int(size):
+            self.close_connection = True
+            raise Refusal(400, f"the body ends after {len(body)} of {int(size)} bytes")
         if self.rows.closed:
             raise InputError("the device", "is closed")
         path, _, query = self.path.partition("?")

@@ -215,6 +215,50 @@ def test_a_port_that_is_taken_is_named(device: Device, port: HttpPort) -> None:
         HttpPort(device, address=address)
 
 
+def exchanged(port: HttpPort, *parts: bytes) -> list[bytes]:
+    """Send each part after a response to the one before; end; return what came."""
+    found = []
+    with socket.create_connection(("127.0.0.1", port.port), timeout=20.0) as caller:
+        for part in parts[:-1]:
+            caller.sendall(part)
+            found.append(caller.recv(65_536))
+        caller.sendall(parts[-1])
+        caller.shutdown(socket.SHUT_WR)
+        rest = b""
+        while chunk := caller.recv(65_536):
+            rest += chunk
+    return [*found, rest]
+
+
+def test_a_caller_that_waits_for_100_continue_is_answered(port: HttpPort) -> None:
+    """It sends its body only then."""
+    body = json.dumps(row(1)).encode()
+    head = b"POST /decide HTTP/1.1\r\nContent-Type: application/json\r\n"
+    head += b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body)
+    first, second = exchanged(port, head, body)
+    assert first == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert second.startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_body_of_another_length_is_no_request(port: HttpPort, device: Device) -> None:
+    """It is not decided, and no byte of it is taken for the next request."""
+    body = json.dumps(row(1)).encode()
+    head = b"POST /decide HTTP/1.1\r\nContent-Type: application/json\r\n"
+    length = b"Content-Length: %d\r\n"
+    (short,) = exchanged(port, head + length % (len(body) + 9) + b"\r\n" + body)
+    assert short.startswith(b"HTTP/1.1 400 ")
+    assert b"the body ends after %d of %d bytes" % (len(body), len(body) + 9) in short
+    both = head + b"Transfer-Encoding: chunked\r\n" + length % len(body) + b"\r\n"
+    (chunked,) = exchanged(port, both + body)
+    assert chunked.startswith(b"HTTP/1.1 411 ")
+    assert chunked.count(b"HTTP/1.1") == 1
+    page = b"GET /v2/health/ready HTTP/1.1\r\n" + length % 4 + b"\r\nPOST"
+    (ready,) = exchanged(port, page)
+    assert ready.startswith(b"HTTP/1.1 200 ")
+    assert ready.count(b"HTTP/1.1") == 1
+    assert device._store.next == 0
+
+
 def test_a_caller_that_goes_away_costs_nobody_anything(
     port: HttpPort, caller: Caller, capfd: pytest.CaptureFixture[str]
 ) -> None:
