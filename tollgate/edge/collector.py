@@ -86,6 +86,9 @@ class Collector:
         if not name.endswith(f"-{digest}{SUFFIX}"):
             raise InputError(source, "is damaged, or only a part of a segment")
         segment = read_segment(Path(source), content)
+        if segment.torn_bytes:
+            problem = f"its last {segment.torn_bytes:,} bytes are damaged: the device "
+            raise InputError(source, problem + "pushed them so")
         return segment.header.product, segment.events
 
     def _send(self, product: str, chunks: list[bytes]) -> None:

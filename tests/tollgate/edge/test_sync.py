@@ -472,6 +472,32 @@ def test_records_reach_the_stream_over_s3(
     assert sum(one.endswith(".spool") for one in left) == damage
 
 
+def test_a_segment_that_a_disk_damaged_stays_in_the_store(
+    centre: Centre, tmp_path: Path, store_url: str, redis_client: redis.Redis
+) -> None:
+    """It is pushed as it is, and its records after the damage are not dropped."""
+    state = tmp_path / "state"
+    centre.release(1)
+    with centre.sync(state) as sync:
+        assert sync.step()
+        (path,) = (state / FLEET).glob("*.bundle")
+        for part in range(2):
+            with Device.open(path, key=centre.keys.public, state=state) as device:
+                for number in range(4):
+                    decide(device, part * 40 + number * 10, 10)
+        damaged = min((state / JOURNAL).rglob("*.spool"))
+        content = bytearray(damaged.read_bytes())
+        content[len(content) // 2] ^= 1
+        damaged.write_bytes(content)
+        assert sync.step()
+    collector = Collector(centre.url, group=GROUP, journal_url=store_url)
+    assert collector.step() == 1
+    collector.close()
+    (left,) = centre.store.rglob("*.spool")
+    assert left.read_bytes() == content
+    assert redis_client.xlen(stream_key("fraud")) > 0
+
+
 def test_counts_outlive_records_that_found_no_room(
     centre: Centre, tmp_path: Path
 ) -> None:
