@@ -16,6 +16,7 @@ import math
 import os
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -260,9 +261,10 @@ class Sync:
         if active is not None:
             _require_newer(group, active[1], source=source)
         wanted = group.bundle_for(self._device)
-        if wanted != own or not bundle_path(self._folder, wanted).exists():
-            self._fetch(wanted, group, own=own)
-        self._activate(raw.decode(), wanted)
+        with _disk_errors(self._fleet):
+            if wanted != own or not _is_whole(self._folder, wanted):
+                self._fetch(wanted, group, own=own)
+            self._activate(raw.decode(), wanted)
         self._report.release, self._report.group_number = wanted.release, group.number
         self._report.refused, self._refusals = "", 0
         self._pull_due_s = math.inf
@@ -324,7 +326,7 @@ class Sync:
                 raise InputError(path, problem)
             with tempfile.TemporaryDirectory(dir=self._fleet, prefix=".try-") as state:
                 Device.open(path, key=self._key, state=state).close()
-        except SetupError:
+        except (SetupError, OSError):
             raise
         except InputError as error:
             if error.source == str(path):
@@ -353,10 +355,12 @@ class Sync:
         """
         Add the records of new segments to the aggregates.
 
-        Raises:
-            SetupError: The state folder cannot be written.
+        On a full disk they are in memory until a push has freed space.
         """
-        present = {(path, path.stat().st_size) for path in self._segments()}
+        present = set()
+        for path in self._segments():
+            with contextlib.suppress(FileNotFoundError):  # the spool was full
+                present.add((path, path.stat().st_size))
         fresh = sorted(present - self._aggregated)
         counted, new = dict(self._report.counted), []
         outcomes = self._outcomes() if fresh else ()
@@ -374,7 +378,10 @@ class Sync:
         if new:
             self._report.counted = counted
             self._report.aggregates = merge(self._report.aggregates, new)
-            self._write(REPORT_FILE, msgspec.json.encode(self._report))
+            try:
+                self._write(REPORT_FILE, msgspec.json.encode(self._report))
+            except SetupError as error:
+                log.warning("the counts are written after the push: %s", error)
         self._aggregated = present
 
     def push(self) -> int:
@@ -387,19 +394,21 @@ class Sync:
 
         Raises:
             ObjectStoreError: The store does not answer, or refuses.
+            SetupError: The state folder cannot be written.
         """
         outgoing = self._fleet / OUTGOING
         make_private_folder(outgoing)
         pushed = 0
-        for path in segments(outgoing):
-            self._push_segment(path)
-            pushed += 1
-        for path in self._segments():
-            claimed = outgoing / path.name
-            with contextlib.suppress(FileNotFoundError):  # the spool was full
-                path.rename(claimed)
-                self._push_segment(claimed)
+        with _disk_errors(self._fleet):
+            for path in segments(outgoing):
+                self._push_segment(path)
                 pushed += 1
+            for path in self._segments():
+                claimed = outgoing / path.name
+                with contextlib.suppress(FileNotFoundError):  # the spool was full
+                    path.rename(claimed)
+                    self._push_segment(claimed)
+                    pushed += 1
         self._push_report(f"{self._place}/{REPORT_FILE}")
         return pushed
 
@@ -448,12 +457,33 @@ class Sync:
 
     def _write(self, name: str, content: bytes) -> None:
         path = self._fleet / name
-        try:
+        with _disk_errors(path):
             replace_file(path, content, mode=_OWNER_ONLY)
-        except OSError as error:
-            raise SetupError(
-                f"{path} cannot be written: {error.strerror}", remedy="free space"
-            ) from error
+
+
+@contextlib.contextmanager
+def _disk_errors(path: Path) -> Iterator[None]:
+    """
+    Report that a path of the state folder cannot be written.
+
+    Raises:
+        SetupError: The block raised an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise SetupError(
+            f"{path} cannot be written: {error.strerror}", remedy="free space"
+        ) from error
+
+
+def _is_whole(folder: Path, reference: BundleReference) -> bool:
+    """Return whether the state folder has a bundle, with all of its bytes."""
+    try:
+        content = bundle_path(folder, reference).read_bytes()
+    except OSError:
+        return False
+    return hashlib.sha256(content).hexdigest() == reference.sha256
 
 
 def _pause_s(failures: int) -> float:

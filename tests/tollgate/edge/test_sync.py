@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
+import tempfile
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -38,6 +41,7 @@ from tollgate.errors import ArgumentError, InputError, SetupError, StoreError
 from tollgate.journal.decision_record import decode_chunk
 from tollgate.journal.stream_entries import stream_key
 from tollgate.repair.spool_segments import read_segment
+from tollgate.repository.atomic import replace_file
 
 
 @pytest.fixture
@@ -341,6 +345,26 @@ def test_old_hours_become_days_and_old_days_end() -> None:
         assert (one.degraded, one.us) == (24, [24, 48])
 
 
+def test_a_bundle_that_a_disk_damaged_is_pulled_again(
+    centre: Centre, tmp_path: Path
+) -> None:
+    """And so is one that is gone."""
+    state = tmp_path / "state"
+    centre.release(1)
+    with centre.sync(state) as sync:
+        assert sync.step()
+    (path,) = (state / FLEET).glob("*.bundle")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:5_000])
+    with centre.sync(state) as sync:
+        assert sync.step()
+    assert path.read_bytes() == whole
+    path.unlink()
+    with centre.sync(state) as sync:
+        assert sync.step()
+    assert path.read_bytes() == whole
+
+
 def test_a_push_that_fails_waits_longer_each_time(
     centre: Centre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -470,6 +494,46 @@ def test_records_reach_the_stream_over_s3(
     assert found == [b"t%d" % number for number in range(20 * damage, 40)]
     left = objects.files(f"{GROUP}/devices", deep=True)
     assert sum(one.endswith(".spool") for one in left) == damage
+
+
+def test_a_push_frees_a_disk_that_is_full_of_records(
+    centre: Centre, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that starts then can write nothing before; no count is lost."""
+    state = tmp_path / "state"
+    centre.release(1)
+    with centre.sync(state) as sync:
+        sync.step()
+    (path,) = (state / FLEET).glob("*.bundle")
+    for part in range(2):
+        with Device.open(path, key=centre.keys.public, state=state) as device:
+            decide(device, part * 40, 40)
+
+    def require_room() -> None:
+        if list(state.rglob("*.spool")):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def replace(path: Path, content: bytes, *, mode: int) -> None:
+        require_room()
+        replace_file(path, content, mode=mode)
+
+    class Folder(tempfile.TemporaryDirectory[str]):
+        def __init__(self, **options: Any) -> None:
+            require_room()
+            super().__init__(**options)
+
+    monkeypatch.setattr("tollgate.edge.sync.replace_file", replace)
+    monkeypatch.setattr("tollgate.edge.sync.tempfile.TemporaryDirectory", Folder)
+    with centre.sync(state) as sync:
+        assert not sync.step()  # the bundle could not be activated
+    assert not list(state.rglob("*.spool"))
+    assert len(list(centre.store.rglob("*.spool"))) == 2
+    assert "cannot be written: No space left" in read_report(centre).refused
+    with centre.sync(state) as sync:
+        assert sync.step()
+    report = read_report(centre)
+    assert sum(sum(one.us) for one in report.aggregates) == 80
+    assert report.refused == ""
 
 
 def test_a_segment_that_a_disk_damaged_stays_in_the_store(
