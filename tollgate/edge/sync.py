@@ -178,7 +178,7 @@ class Sync:
         with contextlib.ExitStack() as stack:
             stack.callback(self._lock.release)
             self._report = self._read_report()
-            active = read_active(folder, key)
+            active = self._read_active()
             if active is not None:
                 self._report.release = active[2].release
                 self._report.group_number = active[1].number
@@ -256,7 +256,7 @@ class Sync:
         raw, self._stamp = found
         self._pull_due_s = 0.0
         group = decode_group(raw, self._public_key, source=source, name=self._group)
-        active = read_active(self._folder, self._key)
+        active = self._read_active()
         own = active[2] if active else None
         if active is not None:
             _require_newer(group, active[1], source=source)
@@ -356,6 +356,9 @@ class Sync:
         Add the records of new segments to the aggregates.
 
         On a full disk they are in memory until a push has freed space.
+
+        Raises:
+            InputError: The file that names the active bundle is damaged.
         """
         present = set()
         for path in self._segments():
@@ -438,11 +441,22 @@ class Sync:
             for path in segments(product)
         ]
 
+    def _read_active(self) -> tuple[Path, Group, BundleReference] | None:
+        """Return what `read_active` does; None if the file is refused."""
+        try:
+            return read_active(self._folder, self._key)
+        except InputError as error:  # damaged, or another key is in use now
+            log.warning("the active bundle is unknown: %s", error)
+            return None
+
     def _outcomes(self) -> tuple[str, ...]:
         path = self._fleet / ACTIVE_FILE
         if not path.exists():
             return DEFAULT_OUTCOMES.words
-        return msgspec.json.decode(path.read_bytes(), type=ActiveBundle).outcomes
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=ActiveBundle).outcomes
+        except msgspec.MsgspecError as error:
+            raise InputError(path, f"is damaged: {error}") from error
 
     def _read_report(self) -> Report:
         path = self._fleet / REPORT_FILE
@@ -452,7 +466,15 @@ class Sync:
             return Report(device=self._device)
         except msgspec.MsgspecError as error:
             raise InputError(path, f"is damaged: {error}; remove it") from error
-        report.device, report.refused = self._device, ""
+        if report.device != self._device:
+            problem = (
+                f"is of device {report.device}, not {self._device}: two devices on "
+                "copies of a folder number their records alike, and the centre keeps "
+                "those of one; begin with an empty folder, or remove this file if the "
+                "device was renamed"
+            )
+            raise InputError(path, problem)
+        report.refused = ""
         return report
 
     def _write(self, name: str, content: bytes) -> None:
@@ -494,14 +516,17 @@ def _require_newer(group: Group, own: Group, *, source: str) -> None:
     """
     Refuse a group that is older than the device's, or of another product.
 
+    A device that was moved to another group takes any number of that.
+
     Raises:
         InputError: It is.
     """
-    if group.number < own.number:
-        problem = f"has number {group.number}, this device had {own.number}"
-        raise InputError(source, f"{problem}: it is older")
-    if group.number == own.number and group != own:
-        raise InputError(source, f"two group files have number {own.number}")
+    if group.name == own.name:
+        if group.number < own.number:
+            problem = f"has number {group.number}, this device had {own.number}"
+            raise InputError(source, f"{problem}: it is older")
+        if group.number == own.number and group != own:
+            raise InputError(source, f"two group files have number {own.number}")
     if group.product != own.product:
         raise InputError(source, f"is of {group.product}, not {own.product}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import shutil
 import tempfile
 import time
 from itertools import pairwise
@@ -363,6 +364,75 @@ def test_a_bundle_that_a_disk_damaged_is_pulled_again(
     with centre.sync(state) as sync:
         assert sync.step()
     assert path.read_bytes() == whole
+
+
+def test_a_device_moves_to_a_group_of_another_key(
+    centre: Centre, tmp_path: Path
+) -> None:
+    """That is how a key is replaced; the numbers of a group are its own."""
+    state = tmp_path / "state"
+    for sequence in (1, 2):
+        centre.release(sequence)
+    with centre.sync(state) as sync:
+        assert sync.step()
+    other = Keys(tmp_path, "other")
+
+    def step(group: str, keys: Keys) -> bool:
+        with Sync(
+            centre.url, group=group, device="till-1", folder=state, key=keys.public
+        ) as sync:
+            return sync.step()
+
+    for name, keys in (("lanes", centre.keys), ("kiosks", other)):
+        bundle = centre.bundle(2, keys=keys)
+        release(open_objects(centre.url), name, bundle=bundle, key=keys.signs)
+        assert step(GROUP, keys) == (keys is centre.keys)
+        assert step(name, keys)
+        found = read_active(state, keys.public)
+        assert found is not None
+        path, group, _ = found
+        assert (group.name, group.number) == (name, 1)
+        with Device.open(path, key=keys.public, state=state) as device:
+            decide(device, 0, 1)
+
+
+def test_a_damaged_file_of_the_active_bundle_is_written_again(
+    centre: Centre, tmp_path: Path
+) -> None:
+    """At once, if the store answers; records wait until then."""
+    state = tmp_path / "state"
+    centre.release(1)
+    with centre.sync(state) as sync:
+        assert sync.step()
+    (path,) = (state / FLEET).glob("*.bundle")
+    with Device.open(path, key=centre.keys.public, state=state) as device:
+        decide(device, 0, 3)
+    active = state / FLEET / ACTIVE_FILE
+    whole = active.read_bytes()
+    active.write_bytes(whole[:50])
+    group = centre.group_file.rename(centre.group_file.with_name("away"))
+    with centre.sync(state) as sync:
+        assert not sync.step()
+        assert len(list(state.rglob("*.spool"))) == 1
+    group.rename(centre.group_file)
+    with centre.sync(state) as sync:
+        assert sync.step()
+    assert active.read_bytes() == whole
+    assert sum(sum(one.us) for one in read_report(centre).aggregates) == 3
+
+
+def test_a_copy_of_a_folder_is_no_other_device(centre: Centre, tmp_path: Path) -> None:
+    """Both would number their records alike, and the centre keeps one of each."""
+    state, copy = tmp_path / "state", tmp_path / "copy"
+    centre.release(1)
+    with centre.sync(state) as sync:
+        assert sync.step()
+    shutil.copytree(state, copy)
+    with pytest.raises(InputError, match="is of device till-1, not till-2: two dev"):
+        centre.sync(copy, "till-2")
+    (copy / FLEET / REPORT_FILE).unlink()
+    with centre.sync(copy, "till-2") as sync:
+        assert sync.step()
 
 
 def test_a_push_that_fails_waits_longer_each_time(
