@@ -294,13 +294,13 @@ def make_keys(private: Path, public: Path) -> None:
     Generate an Ed25519 key and write both of its halves, PEM.
 
     Raises:
-        InputError: A file is there already, or cannot be written.
+        InputError: A file is there already, or cannot be written; none is left then.
     """
     from cryptography.hazmat.primitives import serialization as forms
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     for path in (private, public):
-        if path.exists():
+        if path.exists() or private.resolve() == public.resolve():
             raise InputError(path, "is there already; name another file")
     key = Ed25519PrivateKey.generate()
     secret = key.private_bytes(
@@ -309,9 +309,14 @@ def make_keys(private: Path, public: Path) -> None:
     shown = key.public_key().public_bytes(
         forms.Encoding.PEM, forms.PublicFormat.SubjectPublicKeyInfo
     )
-    for path, content, mode in ((private, secret, _OWNER_ONLY), (public, shown, 0o644)):
-        with os_errors(InputError, path, "cannot be written"):
-            replace_file(path, content, mode=mode)
+    with os_errors(InputError, public, "cannot be written"):
+        replace_file(public, shown)
+    try:
+        with os_errors(InputError, private, "cannot be written"):
+            replace_file(private, secret, mode=_OWNER_ONLY)
+    except InputError:
+        public.unlink()
+        raise
 
 
 def read_private_key(path: Path) -> Ed25519PrivateKey:

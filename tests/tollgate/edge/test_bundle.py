@@ -285,6 +285,24 @@ def test_made_keys_sign_and_verify(tmp_path: Path) -> None:
     assert not (tmp_path / "another.key").exists()
 
 
+@pytest.mark.parametrize(
+    ("private", "public", "names"),
+    [
+        ("a.key", "no/a.pub", "a.pub: cannot be written"),
+        ("no/a.key", "a.pub", "a.key: cannot be written"),
+        ("a.key", "a.key", "a.key: is there already"),
+        ("a.key", "./../{folder}/a.key", "a.key: is there already"),
+    ],
+)
+def test_half_a_pair_of_keys_is_not_left(
+    private: str, public: str, names: str, *, tmp_path: Path
+) -> None:
+    """A private key without its public one, or one file for both."""
+    with pytest.raises(InputError, match=names):
+        make_keys(tmp_path / private, tmp_path / public.format(folder=tmp_path.name))
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_command_writes_a_bundle(
     keys: Keys,
     bundle: Path,
