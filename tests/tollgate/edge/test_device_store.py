@@ -263,6 +263,17 @@ def test_a_store_that_cannot_seal_writes_its_values(
     store.segments_folder.mkdir()
 
 
+def test_a_store_seals_at_its_end_after_the_clock_was_set_back(
+    store: DeviceStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a year, between a record and the end."""
+    change(store, 1)
+    now = time.time()
+    monkeypatch.setattr(device_store.time, "time", lambda: now - 365 * 86_400)
+    store.close()
+    assert len(list(store.segments_folder.glob("*.spool"))) == 1
+
+
 def test_a_damaged_log_is_refused(store: DeviceStore, tmp_path: Path) -> None:
     """In the words of a damaged database."""
     change(store, 1)
