@@ -199,6 +199,8 @@ def release(
         ObjectStoreError: The store does not answer, or somebody else changed the group
             meanwhile.
     """
+    if pin is not None:
+        _require_name(pin, of="the device's name")
     verified = read_bundle(bundle, key=key.public_key()).manifest
     content = bundle.read_bytes()
     reference = BundleReference(
@@ -290,14 +292,24 @@ def roll_back(
     return new
 
 
-def _read(
-    objects: Objects, name: str, key: Ed25519PrivateKey
-) -> tuple[Group | None, str | None]:
+def _require_name(name: str, *, of: str) -> None:
+    """
+    Require a name that a group or a device may have.
+
+    Raises:
+        InputError: It has other characters, or too many.
+    """
     try:
         msgspec.convert(name, Name)
     except msgspec.ValidationError as error:
         problem = f"{name!r} is not 1 to 64 letters, digits, dots, _ and -"
-        raise InputError("the group's name", problem) from error
+        raise InputError(of, problem) from error
+
+
+def _read(
+    objects: Objects, name: str, key: Ed25519PrivateKey
+) -> tuple[Group | None, str | None]:
+    _require_name(name, of="the group's name")
     path = f"{name}/{GROUP_FILE}"
     found = objects.read(path)
     if found is None:

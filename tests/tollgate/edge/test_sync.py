@@ -503,6 +503,10 @@ def test_one_process_syncs_a_folder(centre: Centre, tmp_path: Path) -> None:
         centre.sync(tmp_path / "state")
     with pytest.raises(ArgumentError, match="'a/b' is not 1 to 64 letters"):
         centre.sync(tmp_path / "state", "a/b")
+    centre.release(1)
+    with pytest.raises(InputError, match="device's name: 'a b' is not 1 to 64 letters"):
+        centre.release(2, pin="a b")
+    assert len(list((centre.store / GROUP / "bundles").iterdir())) == 1
 
 
 def test_a_group_of_another_product_is_refused(centre: Centre, tmp_path: Path) -> None:
