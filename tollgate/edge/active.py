@@ -86,9 +86,12 @@ def serve(
             if http is not None:
                 pages = stack.enter_context(HttpPort(device, address=http))
                 http = f"{http.rpartition(':')[0]}:{pages.port}"
+            problem = ""
             say(device, listen if http is None else f"{listen}, HTTP on {http}")
             while wanted.path in (running.path, refused) and not stopped.wait(_LOOK_S):
                 try:
-                    wanted = find()
+                    wanted, problem = find(), ""
                 except InputError as error:
-                    log.error("the active bundle is unknown: %s", error)
+                    if problem != str(error):  # once, not twice a second
+                        problem = str(error)
+                        log.error("the active bundle is unknown: %s", problem)

@@ -155,6 +155,26 @@ def test_a_bundle_that_cannot_be_opened_is_not_served(
     assert "is not served: fraud-2: does not open" in caplog.text
 
 
+def test_a_file_that_is_damaged_is_logged_once(
+    centre: Centre, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The device goes on, and changes to the next bundle."""
+    state = tmp_path / "state"
+    centre.release(1)
+    with centre.sync(state) as sync:
+        sync.pull()
+        with serving(centre, state) as said:
+            wait_for(said, 1)
+            looked = centre.keys.public.read_bytes()
+            centre.keys.public.write_bytes(b"no key")
+            time.sleep(2.0)  # it looks twice a second
+            centre.keys.public.write_bytes(looked)
+            centre.release(2)
+            sync.pull()
+            wait_for(said, 2)
+    assert caplog.text.count("the active bundle is unknown") == 1
+
+
 def invoke(*words: object) -> Result:
     """Run a command of `tollgate edge`."""
     return CliRunner().invoke(app, ["edge", *map(str, words)])
