@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from tollgate.edge.device_store import JOURNAL
-from tollgate.edge.group import DEVICES, open_objects
+from tollgate.edge.group import DEVICES, GROUP_FILE, open_objects
 from tollgate.edge.sync import DIGEST_DIGITS
 from tollgate.errors import InputError, StoreError
 from tollgate.journal.journal_spool import MOST_CHUNKS
@@ -42,6 +42,7 @@ class Collector:
 
     def __init__(self, url: str, *, group: str, journal_url: str) -> None:
         self._objects = open_objects(url)
+        self._group_file = f"{group}/{GROUP_FILE}"
         self._folder = f"{group}/{DEVICES}"
         self._journal_url = journal_url
         self._streams: dict[str, JournalStream] = {}
@@ -53,10 +54,15 @@ class Collector:
         Move every segment that is there; return their number.
 
         Raises:
+            InputError: The object store has no such group.
             ObjectStoreError: The object store does not answer.
             StoreError: The stream is full, or does not take a chunk.
         """
         moved = 0
+        if self._objects.stamp(self._group_file) is None:
+            name = self._group_file.partition("/")[0]
+            source = self._objects.name(self._group_file)
+            raise InputError(source, f"there is no group {name}")
         found = self._objects.files(self._folder, deep=True)
         for name, stamp in sorted(found.items()):
             _, place, file = name.rsplit("/", 2)

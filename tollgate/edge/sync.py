@@ -243,7 +243,7 @@ class Sync:
         Raises:
             InputError: The group file or the bundle is refused; the active one stays.
             SetupError: The state folder cannot be written.
-            ObjectStoreError: The store does not answer.
+            ObjectStoreError: The store does not answer, or has no such group.
         """
         path = f"{self._group}/{GROUP_FILE}"
         source = self._objects.name(path)
@@ -252,7 +252,7 @@ class Sync:
             return False
         found = self._objects.read(path)
         if found is None:
-            raise InputError(source, f"there is no group {self._group}")
+            raise self._no_group()
         raw, self._stamp = found
         self._pull_due_s = 0.0
         group = decode_group(raw, self._public_key, source=source, name=self._group)
@@ -396,9 +396,12 @@ class Sync:
         follows the segments where it changed, and once an hour.
 
         Raises:
-            ObjectStoreError: The store does not answer, or refuses.
+            ObjectStoreError: The store does not answer, or refuses, or has no such
+                group: then it is another one, or a folder that is not mounted.
             SetupError: The state folder cannot be written.
         """
+        if self._objects.stamp(f"{self._group}/{GROUP_FILE}") is None:
+            raise self._no_group()
         outgoing = self._fleet / OUTGOING
         make_private_folder(outgoing)
         pushed = 0
@@ -432,6 +435,9 @@ class Sync:
             name, self._fleet / REPORT_FILE, was=self._objects.stamp(name)
         )
         self._pushed, self._pushed_s = content, now_s
+
+    def _no_group(self) -> ObjectStoreError:
+        return ObjectStoreError(self._objects.url, f"has no group {self._group}")
 
     def _segments(self) -> list[Path]:
         """List the sealed segments, oldest first."""

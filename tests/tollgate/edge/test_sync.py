@@ -295,7 +295,7 @@ def test_records_are_pushed_once_the_store_is_back(
                 centre.store.rename(away)
                 centre.store.write_bytes(b"no folder")
                 assert not sync.step()
-                assert len(list((state / JOURNAL).rglob("*.spool"))) == 1
+                assert len(list((state / JOURNAL).rglob("*.spool"))) == 2
         centre.store.unlink()
         away.rename(centre.store)
         assert sync.step()
@@ -344,6 +344,32 @@ def test_old_hours_become_days_and_old_days_end() -> None:
     for one in days:
         assert one.outcomes == {"approve": 48, "review": 24}
         assert (one.degraded, one.us) == (24, [24, 48])
+
+
+def test_records_stay_where_the_store_has_no_such_group(
+    centre: Centre, tmp_path: Path
+) -> None:
+    """In a folder that is not mounted the centre would never find them."""
+    state = tmp_path / "state"
+    centre.release(1)
+    with centre.sync(state) as sync:
+        assert sync.step()
+        (path,) = (state / FLEET).glob("*.bundle")
+        with Device.open(path, key=centre.keys.public, state=state) as device:
+            decide(device, 0, 3)
+        away = centre.store.rename(centre.store.with_name("away"))
+        centre.store.mkdir()
+        assert not sync.step()
+        assert not list(centre.store.iterdir())
+        assert len(list(state.rglob("*.spool"))) == 1
+        collector = Collector(centre.url, group=GROUP, journal_url="redis://127.0.0.1")
+        with pytest.raises(InputError, match="there is no group tills"):
+            collector.step()
+        collector.close()
+        centre.store.rmdir()
+        away.rename(centre.store)
+        assert sync.step()
+    assert not list(state.rglob("*.spool"))
 
 
 def test_a_bundle_that_a_disk_damaged_is_pulled_again(

@@ -166,7 +166,7 @@ def collect(
         def step() -> None:
             try:
                 collector.step()
-            except (ObjectStoreError, StoreError) as error:
+            except (InputError, ObjectStoreError, StoreError) as error:
                 console.say(f"tollgate: {error}")
 
         Worker(
