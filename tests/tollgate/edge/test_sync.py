@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import resource
 import shutil
 import tempfile
 import time
@@ -38,7 +39,13 @@ from tollgate.edge.sync import (
     Sync,
     read_active,
 )
-from tollgate.errors import ArgumentError, InputError, SetupError, StoreError
+from tollgate.errors import (
+    ArgumentError,
+    InputError,
+    ObjectStoreError,
+    SetupError,
+    StoreError,
+)
 from tollgate.journal.decision_record import decode_chunk
 from tollgate.journal.stream_entries import stream_key
 from tollgate.repair.spool_segments import read_segment
@@ -344,6 +351,28 @@ def test_old_hours_become_days_and_old_days_end() -> None:
     for one in days:
         assert one.outcomes == {"approve": 48, "review": 24}
         assert (one.degraded, one.us) == (24, [24, 48])
+
+
+def test_a_release_that_finds_no_room_changes_nothing(
+    centre: Centre, tmp_path: Path
+) -> None:
+    """Files of a store in a folder are replaced as a whole."""
+    centre.release(1)
+    before = {one: one.read_bytes() for one in centre.store.rglob("*") if one.is_file()}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, hard))
+    try:
+        with pytest.raises(ObjectStoreError, match="File too large"):
+            release(
+                open_objects(centre.url),
+                GROUP,
+                bundle=tmp_path / "1.bundle",
+                key=centre.keys.signs,
+            )
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    after = {one: one.read_bytes() for one in centre.store.rglob("*") if one.is_file()}
+    assert after == before
 
 
 def test_records_stay_where_the_store_has_no_such_group(

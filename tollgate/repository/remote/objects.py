@@ -20,6 +20,7 @@ from tollgate.errors import (
     SetupError,
     install_remedy,
 )
+from tollgate.repository.atomic import replace_file
 
 # Fields by which stores identify the content of an object; without one, all metadata
 # counts.
@@ -68,6 +69,7 @@ class Objects:
             self._files.retries = 2  # of the library itself, each with a pause
         # Only S3's library is known to pass these conditions on.
         self._conditional = url.startswith("s3")
+        self._local = getattr(self._files, "local_file", False)
 
     def name(self, path: str) -> str:
         """Print the address of a file."""
@@ -149,7 +151,8 @@ class Objects:
         Write a file in place of a given earlier content.
 
         On stores with conditional writes (S3), another writer's content is never lost;
-        on others the stamp is compared just before the write.
+        on others the stamp is compared just before the write. In a folder, the file is
+        replaced as a whole, so a full disk leaves the earlier content.
 
         Args:
             was: Stamp of the content that it replaces; None if no file may be there.
@@ -166,6 +169,9 @@ class Objects:
             raise self._changed(path)
         with self._mapped(path):
             self._make_folder(path)
+            if self._local:
+                replace_file(Path(self._full(path)), source.read_bytes())
+                return
             try:
                 self._files.pipe_file(
                     self._full(path), source.read_bytes(), **condition
