@@ -54,6 +54,8 @@ class HttpListener:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     timeout = _WAIT_S
+    # A connection beyond them is only tried again after a second.
+    request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log that a connection broke; its other end may have gone away."""

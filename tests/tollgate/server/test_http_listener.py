@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import urllib.error
 import urllib.request
+from contextlib import ExitStack
 from http.server import BaseHTTPRequestHandler
 
 import pytest
@@ -23,6 +25,16 @@ class Hello(BaseHTTPRequestHandler):
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
+
+
+def test_callers_that_come_at_once_find_room() -> None:
+    """Nobody accepts their connections yet."""
+    with ExitStack() as stack:
+        server = http_listener._Server(("127.0.0.1", 0), Hello)
+        stack.callback(server.server_close)
+        for _ in range(100):
+            place = ("127.0.0.1", server.server_address[1])
+            stack.enter_context(socket.create_connection(place, timeout=10.0))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
