@@ -74,6 +74,17 @@ def test_it_decides_until_a_signal(
     assert len(list((state / "journal" / "fraud").glob("*.spool"))) == 1
 
 
+def test_a_limit_may_be_infinite(words: list[str], tmp_path: Path) -> None:
+    """Then it is none."""
+    limits = ("--resident-mib", "inf", "--late-ms", "inf", "--seal-after", "inf")
+    place = ("--listen", "127.0.0.1:0")
+    with running(*words, str(tmp_path / "state"), *place, *limits) as (address, child):
+        with Client(address, product="fraud", timeout_s=60.0) as client:
+            assert client.decide(ROW).decision.tolist() == ["approve"]
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 0
+
+
 def test_a_port_in_use_is_refused_before_anything_is_written(
     words: list[str], tmp_path: Path
 ) -> None:

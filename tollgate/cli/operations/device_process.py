@@ -8,6 +8,7 @@ place, in the same process. It gets the options as JSON.
 from __future__ import annotations
 
 import gc
+import json
 import os
 import sys
 from pathlib import Path
@@ -50,7 +51,8 @@ def replace_process(options: DeviceOptions) -> None:
     The module is named by its file: `-m` would also import what lies in the folder in
     which the command runs.
     """
-    words = (sys.executable, __file__, msgspec.json.encode(options).decode())
+    # msgspec writes infinity, which is no limit, as null.
+    words = (sys.executable, __file__, json.dumps(msgspec.to_builtins(options)))
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, words)
@@ -101,7 +103,7 @@ def run_device(options: DeviceOptions) -> None:
 
 def main() -> None:
     """Run the device of the options in the first argument."""
-    run_device(msgspec.json.decode(sys.argv[1], type=DeviceOptions))
+    run_device(msgspec.convert(json.loads(sys.argv[1]), DeviceOptions))
 
 
 if __name__ == "__main__":
