@@ -181,7 +181,10 @@ def read_bundle(
             product or format.
     """
     with os_errors(InputError, path, "cannot be read"):
-        if path.stat().st_size > _MOST_BYTES:
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # a pipe or a device may never end
+            raise InputError(path, "is no regular file")
+        if found.st_size > _MOST_BYTES:
             raise InputError(path, f"is larger than {_MOST_BYTES >> 20} MiB")
         content = path.read_bytes()
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import random
 import shutil
 import subprocess
@@ -248,6 +249,14 @@ def test_a_changed_release_is_not_packed(keys: Keys, tmp_path: Path) -> None:
     with pytest.raises(RepositoryError, match="the file has changed"):
         pack(tmp_path / "models", product="fraud", key=keys.signs, out=out)
     assert out.read_bytes() == b"old"
+
+
+def test_a_pipe_or_a_folder_is_no_bundle(keys: Keys, tmp_path: Path) -> None:
+    """Reading a pipe would not end."""
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", tmp_path):
+        with pytest.raises(InputError, match="is no regular file"):
+            read_bundle(path, key=keys.verifies)
 
 
 def test_keys_that_cannot_sign_are_refused(keys: Keys, tmp_path: Path) -> None:
