@@ -19,8 +19,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from converters.model import F32, F64, AnomalyScore, Facts, Floats, Probes, TrainedModel
-from converters.onnx.from_outlier_detector import RAW_SCORE
-from converters.onnx.graph import set_shape
+from converters.onnx.graph import RAW_SCORE, set_shape
 from tollgate.errors import ArgumentError, ConversionError
 from tollgate.explanation import Explanation
 from tollgate.repository.models.artifact_file import Calibration

@@ -19,11 +19,10 @@ from sklearn.svm import OneClassSVM
 
 from converters.model import AnomalyScore
 from converters.onnx.estimator_graph import EstimatorGraph
+from converters.onnx.graph import RAW_SCORE
 from converters.sources.estimator_rows import parts_of, reconstructs
 from converters.trees.sklearn_trees import isolation_trees, mean_path
 from tollgate.errors import ConversionError
-
-RAW_SCORE = "anomaly"  # name of the graph's output
 
 _MOST_DIFFERENCES = 4_000_000  # numbers of a batch of 32 rows: 32 MB
 _BATCH_ROWS = 32

@@ -28,6 +28,8 @@ ML_OPSET = 1
 ML_OPSET_OF_DOUBLES = 3  # of trees with float64 thresholds
 IR_VERSION = 8
 
+RAW_SCORE = "anomaly"  # output of an outlier detector, before its calibration
+
 _ROWS = "N"
 
 

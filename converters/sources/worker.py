@@ -92,6 +92,7 @@ def open_model(
 
         return OnnxModel(path, columns=columns)
     if form in ("xgboost", "lightgbm"):
+        _leave_out_libraries()
         require_library(form)
     if form == "xgboost":
         from converters.sources.xgboost import read_xgboost
@@ -104,6 +105,17 @@ def open_model(
     if form == "plain":
         return _read_plain(path)
     return _unpickled(path, missing=missing)
+
+
+def _leave_out_libraries() -> None:
+    """
+    Let XGBoost and LightGBM work without scikit-learn and pandas in this process.
+
+    They import them where they are installed, which takes a second or more, for
+    estimators and tables that a booster does not need.
+    """
+    for name in ("sklearn", "pandas"):
+        sys.modules.setdefault(name, None)  # type: ignore[arg-type]
 
 
 def _unpickled(path: Path, *, missing: float | None) -> TrainedModel:
@@ -135,6 +147,8 @@ def _read_plain(path: Path) -> TrainedModel:
     """
     line, _, body = path.read_bytes().partition(b"\n")
     head: dict[str, Any] = json.loads(line)
+    if head["library"] in ("xgboost", "lightgbm"):
+        _leave_out_libraries()
     if head["library"] == "xgboost":
         from xgboost import Booster
 
