@@ -39,6 +39,9 @@ BASE = "minimal"  # the values that the others' golden files are compared with
 RELEASE, NAMESPACE = "prod", "payments"
 _NOTES = "templates/NOTES.txt"
 
+# libyaml's is many times as fast, where PyYAML has it.
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 Objects = dict[str, dict[str, Any]]
 
 
@@ -79,7 +82,7 @@ def rendered(
         if path.endswith(_NOTES):
             notes = text
             continue
-        for one in yaml.safe_load_all(text):
+        for one in yaml.load_all(text, Loader=_LOADER):
             if one is not None:
                 name = f"{one['kind']}/{one['metadata']['name']}"
                 if name in found:

@@ -18,6 +18,7 @@ from tollgate.cli.app import app
 from tollgate.repository.remote.mirror import mirror_folder
 from tollgate.settings import PREFIX, load_settings
 
+TOLLGATE: Any = typer.main.get_command(app)
 LONG_RUNNING = {
     *("serve", "journal run", "stream", "door"),
     *("alarms run", "alarms deliver"),
@@ -41,7 +42,7 @@ def command_lines(container: dict[str, Any]) -> list[list[str]]:
 
 def parse(words: list[str]) -> str:
     """Parse a command line as the command does, and run nothing; its name."""
-    command: Any = typer.main.get_command(app)
+    command = TOLLGATE
     name: list[str] = []
     rest = list(words)
     while hasattr(command, "commands"):  # a group
