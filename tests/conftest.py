@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+
+# Before the first library that reads it. The threads of scikit-learn wait for each
+# other in a busy loop: beside other tests, a training takes up to six times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import contextlib
 import shutil
 import socket
 import subprocess
