@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 KIND, FORMAT = "tollgate device bundle", 1
 MANIFEST_FILE, SIGNATURE_FILE = "manifest.json", "manifest.sig"
-_MOST_BYTES = 1 << 30
+MOST_BYTES = 1 << 30
 _MOST_MANIFEST_BYTES = 1 << 20
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)  # the first time that a zip archive can hold
 _OWNER_ONLY = 0o600
@@ -48,7 +48,7 @@ FileName = Annotated[
         max_length=240,
     ),
 ]
-Size = Annotated[int, msgspec.Meta(ge=0, le=_MOST_BYTES)]
+Size = Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)]
 VariantName = Literal["full", "pruned", "distilled", "quantized", "rules"]
 
 
@@ -184,8 +184,8 @@ def read_bundle(
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):  # a pipe or a device may never end
             raise InputError(path, "is no regular file")
-        if found.st_size > _MOST_BYTES:
-            raise InputError(path, f"is larger than {_MOST_BYTES >> 20} MiB")
+        if found.st_size > MOST_BYTES:
+            raise InputError(path, f"is larger than {MOST_BYTES >> 20} MiB")
         content = path.read_bytes()
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:

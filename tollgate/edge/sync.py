@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from tollgate.edge.aggregates import Aggregate, count, merge
-from tollgate.edge.bundle import read_bundle, read_public_key
+from tollgate.edge.bundle import MOST_BYTES, read_bundle, read_public_key
 from tollgate.edge.device_store import JOURNAL
 from tollgate.edge.group import (
     BUNDLES,
@@ -281,7 +281,7 @@ class Sync:
         source = self._objects.name(name)
         new = self._fleet / f".{wanted.sha256}.new"
         try:
-            found = self._objects.fetch(name, new)
+            found = self._objects.fetch(name, new, most_bytes=MOST_BYTES)
             if found is None:
                 raise InputError(source, "is missing: the group file names it")
             if found != wanted.sha256:

@@ -204,6 +204,16 @@ def _missing_bundle(centre: Centre, old: bytes) -> None:
     _bundle_of(centre, 6).unlink()
 
 
+def _huge_group(centre: Centre, old: bytes) -> None:
+    del old
+    os.truncate(centre.group_file, (16 << 20) + 1)
+
+
+def _huge_bundle(centre: Centre, old: bytes) -> None:
+    del old
+    os.truncate(_bundle_of(centre, 6), (1 << 30) + 1)  # no blocks on the disk
+
+
 def _foreign_bundle(centre: Centre, old: bytes) -> None:
     """Name a bundle that another key signed in a group that the right key signed."""
     del old
@@ -228,6 +238,8 @@ def _foreign_bundle(centre: Centre, old: bytes) -> None:
         (_half_bundle, "is damaged, or only a part: it has another SHA-256"),
         (_tampered_bundle, "is damaged, or only a part: it has another SHA-256"),
         (_missing_bundle, "is missing: the group file names it"),
+        (_huge_group, "has 16,777,217 bytes; at most 16,777,216 are taken"),
+        (_huge_bundle, "has 1,073,741,825 bytes; at most 1,073,741,824 are taken"),
         (_foreign_bundle, "the signature does not fit: another key signed it"),
     ],
 )

@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 
 import msgspec
 
-from tollgate.errors import ObjectStoreError, RepositoryError
+from tollgate.errors import InputError, ObjectStoreError, RepositoryError
 from tollgate.repository.atomic import replace_file
 from tollgate.repository.configs import NAMED_CONFIGS
 from tollgate.repository.hashes import (
@@ -75,7 +75,10 @@ def read_wanted(objects: Objects, *, product: str) -> Release:
 
 
 def _read(objects: Objects, path: str) -> bytes:
-    found = objects.read(path)
+    try:
+        found = objects.read(path)
+    except InputError as error:
+        raise RepositoryError(error.source, error.problem) from error
     if found is None:
         raise RepositoryError(objects.name(path), "is not there")
     return found[0]

@@ -15,6 +15,7 @@ from typing import Any
 
 from tollgate.errors import (
     ArgumentError,
+    InputError,
     ObjectChanged,
     ObjectStoreError,
     SetupError,
@@ -26,6 +27,7 @@ from tollgate.repository.atomic import replace_file
 # counts.
 _STAMPS = ("ETag", "etag", "generation", "md5Hash", "content_md5")
 _READ_TRIES = 5
+_MOST_READ_BYTES = 16 << 20
 _CONNECT_S, _ANSWER_S = 3, 10
 _REFUSED = ("PreconditionFailed", "ConditionalRequestConflict")
 
@@ -82,37 +84,44 @@ class Objects:
         Raises:
             ObjectStoreError: The store does not answer.
         """
-        with self._mapped(path):
-            try:
-                return _stamp(self._files.info(self._full(path)))
-            except FileNotFoundError:
-                return None
+        info = self._info(path)
+        return None if info is None else _stamp(info)
 
     def read(self, path: str) -> tuple[bytes, str] | None:
         """
         Read a small file and the stamp of its content; None if it is missing.
 
         Raises:
+            InputError: The file is larger than 16 MiB.
             ObjectStoreError: The store does not answer, or the file changes all the
                 time.
         """
         for _ in range(_READ_TRIES):
-            before = self.stamp(path)
-            if before is None:
+            info = self._info(path, most_bytes=_MOST_READ_BYTES)
+            if info is None:
                 return None
+            before = _stamp(info)
             with self._mapped(path), contextlib.suppress(FileNotFoundError):
                 content: bytes = self._files.cat_file(self._full(path))
                 if self.stamp(path) == before:
                     return content, before
         raise ObjectStoreError(self.name(path), "changes each time that it is read")
 
-    def fetch(self, path: str, target: Path) -> str | None:
+    def fetch(
+        self, path: str, target: Path, *, most_bytes: int | None = None
+    ) -> str | None:
         """
         Copy a file to this machine; return its SHA-256, or None if it is missing.
 
+        Args:
+            most_bytes: Largest size that is taken; None for any.
+
         Raises:
+            InputError: The file is larger.
             ObjectStoreError: The store does not answer, or the copy cannot be written.
         """
+        if most_bytes is not None:
+            self._info(path, most_bytes=most_bytes)
         with self._mapped(path):
             try:
                 self._files.get_file(self._full(path), str(target))
@@ -190,6 +199,21 @@ class Objects:
         """
         with self._mapped(path), contextlib.suppress(FileNotFoundError):
             self._files.rm_file(self._full(path))
+
+    def _info(
+        self, path: str, *, most_bytes: int | None = None
+    ) -> dict[str, Any] | None:
+        """Return what the store says of a file without reading it."""
+        with self._mapped(path):
+            try:
+                info: dict[str, Any] = self._files.info(self._full(path))
+            except FileNotFoundError:
+                return None
+        size = info.get("size") or 0
+        if most_bytes is not None and size > most_bytes:
+            problem = f"has {size:,} bytes; at most {most_bytes:,} are taken"
+            raise InputError(self.name(path), problem)
+        return info
 
     def _changed(self, path: str) -> ObjectChanged:
         return ObjectChanged(self.name(path), "somebody else wrote it meanwhile")

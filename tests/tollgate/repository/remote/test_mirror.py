@@ -151,6 +151,9 @@ def test_the_stamp_tells_one_release_from_another(
     assert mirror.look() == ""
     with pytest.raises(RepositoryError, match=r"fraud/release.json: is not there"):
         mirror.read()
+    bucket.put("fraud/release.json", bytes((16 << 20) + 1))
+    with pytest.raises(RepositoryError, match=r"release.json: has 16,777,217 bytes; "):
+        mirror.read()
 
 
 def test_a_configuration_follows_and_one_that_is_gone_goes(
