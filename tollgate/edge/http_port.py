@@ -163,10 +163,11 @@ class _Handler(BaseHTTPRequestHandler):
             for name, value in self.headers.items()
         }
         size = headers.get(b"content-length", b"")
+        alone = len(self.headers.get_all("Content-Length", [])) == 1
         chunked = b"transfer-encoding" in headers
-        if chunked or not size.isdigit() or len(size) > 9:
+        if chunked or not alone or not size.isdigit() or len(size) > 9:
             self.close_connection = True  # its body cannot be skipped
-            problem = "content-length is needed, without transfer-encoding"
+            problem = "one content-length is needed, without transfer-encoding"
             raise Refusal(411, problem)
         if int(size) > MOST_REQUEST_BYTES:
             self.close_connection = True

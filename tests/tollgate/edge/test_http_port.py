@@ -248,10 +248,11 @@ def test_a_body_of_another_length_is_no_request(port: HttpPort, device: Device) 
     (short,) = exchanged(port, head + length % (len(body) + 9) + b"\r\n" + body)
     assert short.startswith(b"HTTP/1.1 400 ")
     assert b"the body ends after %d of %d bytes" % (len(body), len(body) + 9) in short
-    both = head + b"Transfer-Encoding: chunked\r\n" + length % len(body) + b"\r\n"
-    (chunked,) = exchanged(port, both + body)
-    assert chunked.startswith(b"HTTP/1.1 411 ")
-    assert chunked.count(b"HTTP/1.1") == 1
+    for other in (b"Transfer-Encoding: chunked\r\n", length % 4):
+        both = head + other + length % len(body) + b"\r\n"
+        (refused,) = exchanged(port, both + body)
+        assert refused.startswith(b"HTTP/1.1 411 ")
+        assert refused.count(b"HTTP/1.1") == 1
     page = b"GET /v2/health/ready HTTP/1.1\r\n" + length % 4 + b"\r\nPOST"
     (ready,) = exchanged(port, page)
     assert ready.startswith(b"HTTP/1.1 200 ")
