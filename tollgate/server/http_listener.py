@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import sys
+import threading
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -14,11 +15,14 @@ from tollgate.worker import Worker
 log = logging.getLogger(__name__)
 
 _WAIT_S = 0.5  # wait for a connection, then check whether to stop
+_MOST_CONNECTIONS = 256  # at once; each thread takes some 33 KiB
 
 
 class HttpListener:
     """
     Listen until it is closed; each connection has a thread.
+
+    At most 256 connections are open at once; one beyond them is closed unanswered.
 
     Args:
         host: Address; IPv6 if it has a colon.
@@ -56,6 +60,28 @@ class _Server(ThreadingHTTPServer):
     timeout = _WAIT_S
     # A connection beyond them is only tried again after a second.
     request_queue_size = 128
+
+    def __init__(self, *place: Any) -> None:
+        self._room = threading.Semaphore(_MOST_CONNECTIONS)
+        super().__init__(*place)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Start the thread of a connection, if there is room for it."""
+        if not self._room.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started
+            self._room.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer a connection until it ends."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log that a connection broke; its other end may have gone away."""

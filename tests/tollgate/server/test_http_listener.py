@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
+import time
 import urllib.error
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler
 
 import pytest
@@ -35,6 +36,32 @@ def test_callers_that_come_at_once_find_room() -> None:
         for _ in range(100):
             place = ("127.0.0.1", server.server_address[1])
             stack.enter_context(socket.create_connection(place, timeout=10.0))
+
+
+def test_connections_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One too many is closed; when another one ends, the next is answered."""
+    monkeypatch.setattr(http_listener, "_MOST_CONNECTIONS", 3)
+    listener = HttpListener("127.0.0.1", 0, Hello, name="hello")
+    place = ("127.0.0.1", listener.port)
+
+    def connected() -> socket.socket:
+        return socket.create_connection(place, timeout=60.0)
+
+    def answer(one: socket.socket) -> bytes:
+        with one, suppress(ConnectionError):
+            one.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            return one.makefile("rb").read()
+        return b""
+
+    held = [connected() for _ in range(3)]
+    assert answer(connected()) == b""
+    assert [answer(one)[-5:] for one in held] == [b"hello"] * 3
+    ended_s = time.monotonic() + 60.0  # their threads end after their sockets
+    found = b""
+    while not found and time.monotonic() < ended_s:
+        found = answer(connected())
+    assert found[-5:] == b"hello"
+    listener.close()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
