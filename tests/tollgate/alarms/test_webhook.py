@@ -58,7 +58,10 @@ class Receiver:
             """Answer one request."""
 
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["Content-Length"]))
+                size = int(self.headers["Content-Length"])
+                body = self.rfile.read(size)
+                if len(body) < size:  # the sender was killed
+                    return
                 request = Request(dict(self.headers.items()), body)
                 with receiver._lock:
                     receiver.requests.append(request)

@@ -82,8 +82,8 @@ def test_a_product_within_its_budget(served: Supervised) -> None:
     assert (request["p50_ms"], request["p99_ms"]) == (None, None)
     assert request["mean_ms"] > 0
     assert all(0 < one["p50_ms"] <= one["p99_ms"] for one in others)
-    # Requests wait 4.5 ms before the features.
-    assert result["layers"][1]["p50_ms"] > 4.5
+    # A request waits 4.5 ms before the features, unless others fill its batch.
+    assert result["layers"][1]["p99_ms"] > 4.5
     assert result["broken"] == []
     assert list((served.state / "traces").iterdir()) == []
     assert result["lost_batches"] == 0
