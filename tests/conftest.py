@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-# Before the first library that reads it. The threads of scikit-learn wait for each
-# other in a busy loop: beside other tests, a training takes up to six times as long.
+# Set before a library reads it. With two threads, training in scikit-learn spins while
+# it waits, which takes up to six times the processor time on a busy machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import contextlib

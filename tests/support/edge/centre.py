@@ -8,6 +8,7 @@ import msgspec
 
 from tests.support.edge.bundles import Keys, packed
 from tollgate.edge.bundle import Manifest, read_bundle, write_bundle
+from tollgate.edge.device import Device
 from tollgate.edge.group import Group, open_objects, release, roll_back
 from tollgate.edge.sync import Sync, read_active
 
@@ -61,6 +62,12 @@ class Centre:
         return Sync(
             self.url, group=GROUP, device=device, folder=state, key=self.keys.public
         )
+
+    def device(self, state: Path) -> Device:
+        """Open a device that decides by the bundle which its sync activated."""
+        found = read_active(state, self.keys.public)
+        assert found is not None
+        return Device.open(found[0], key=self.keys.public, state=state)
 
     def active(self, state: Path) -> str:
         """Return the release that a device shall run."""

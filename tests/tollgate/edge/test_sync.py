@@ -395,8 +395,7 @@ def test_records_stay_where_the_store_has_no_such_group(
     centre.release(1)
     with centre.sync(state) as sync:
         assert sync.step()
-        (path,) = (state / FLEET).glob("*.bundle")
-        with Device.open(path, key=centre.keys.public, state=state) as device:
+        with centre.device(state) as device:
             decide(device, 0, 3)
         away = centre.store.rename(centre.store.with_name("away"))
         centre.store.mkdir()
@@ -471,8 +470,7 @@ def test_a_damaged_file_of_the_active_bundle_is_written_again(
     centre.release(1)
     with centre.sync(state) as sync:
         assert sync.step()
-    (path,) = (state / FLEET).glob("*.bundle")
-    with Device.open(path, key=centre.keys.public, state=state) as device:
+    with centre.device(state) as device:
         decide(device, 0, 3)
     active = state / FLEET / ACTIVE_FILE
     whole = active.read_bytes()
@@ -645,9 +643,8 @@ def test_a_push_frees_a_disk_that_is_full_of_records(
     centre.release(1)
     with centre.sync(state) as sync:
         sync.step()
-    (path,) = (state / FLEET).glob("*.bundle")
     for part in range(2):
-        with Device.open(path, key=centre.keys.public, state=state) as device:
+        with centre.device(state) as device:
             decide(device, part * 40, 40)
 
     def require_room() -> None:
@@ -685,9 +682,8 @@ def test_a_segment_that_a_disk_damaged_stays_in_the_store(
     centre.release(1)
     with centre.sync(state) as sync:
         assert sync.step()
-        (path,) = (state / FLEET).glob("*.bundle")
         for part in range(2):
-            with Device.open(path, key=centre.keys.public, state=state) as device:
+            with centre.device(state) as device:
                 for number in range(4):
                     decide(device, part * 40 + number * 10, 10)
         damaged = min((state / JOURNAL).rglob("*.spool"))
@@ -745,8 +741,7 @@ def test_a_segment_stays_in_the_store_while_the_stream_is_away(
     centre.release(1)
     with centre.sync(state) as sync:
         sync.step()
-        (path,) = (state / FLEET).glob("*.bundle")
-        with Device.open(path, key=centre.keys.public, state=state) as device:
+        with centre.device(state) as device:
             decide(device, 0, 5)
         sync.step()
     before = list(centre.store.rglob("*.spool"))
